@@ -1,0 +1,13 @@
+from .device import autocast as autocast
+from .device import resolve_device as resolve_device
+from .device import resolve_precision as resolve_precision
+from .loop import Interrupted as Interrupted
+from .loop import Task as Task
+from .loop import fit as fit
+from .random import seed_everything as seed_everything
+from .random import uniform as uniform
+from .recipe import TrainingRecipe as TrainingRecipe
+from .recipe import load_recipe as load_recipe
+from .report import Report as Report
+from .report import curves as curves
+from .run import Run as Run

@@ -1,0 +1,145 @@
+"""The recipe: one dataclass that is the command-line flags, the recipe file and what the run folder records.
+
+Each application subclasses :class:`TrainingRecipe` and adds its own fields. This module imports no torch, so that
+the command line can show its help at once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal, TypeVar
+
+from mha_apps.errors import InputError
+
+
+BUDGETS = ("epochs", "steps", "minutes")
+
+
+@dataclass(kw_only=True)
+class TrainingRecipe:
+    """What every trainer shares. At most one of ``epochs``, ``steps`` and ``minutes`` is given: the budget."""
+
+    default_budget: ClassVar[tuple[str, float]] = ("epochs", 10)
+    """The budget, unit and amount, where none is given."""
+
+    epochs: int | None = None
+    """Budget in passes over the training examples."""
+    steps: int | None = None
+    """Budget in optimiser steps."""
+    minutes: float | None = None
+    """Budget in minutes: start-up, training, last evaluation and saving included."""
+    batch_size: int = 128
+    """Examples in one optimiser step, over all processes together."""
+    accumulate: int = 1
+    """Pieces that a batch is cut into when it does not fit in memory; the gradients add up."""
+    optimizer: str = "adamw"
+    """Any optimiser name that timm knows: adamw, sgd, nadamw, muon, lion, ..."""
+    learning_rate: float = 1e-3
+    """Peak learning rate, reached after the warm-up."""
+    weight_decay: float = 0.05
+    """Weight decay; never applied to biases and norms."""
+    schedule: Literal["cosine", "inverse-sqrt", "constant"] = "cosine"
+    """How the learning rate falls after the warm-up."""
+    warmup: float = 0.05
+    """Share of the budget over which the learning rate rises linearly."""
+    ema: float = 0.0
+    """Decay of the exponential moving average of the weights that is evaluated and saved; 0 turns it off."""
+    clip: float = 1.0
+    """Largest norm of the gradient; 0 turns clipping off."""
+    validate_steps: int | None = None
+    """Optimiser steps between validations; once an epoch when not given."""
+    patience: int | None = None
+    """Stop after this many validations without improvement."""
+    checkpoint_minutes: float = 5.0
+    """Minutes between checkpoints in `last/`, from which --resume continues; one is also written on interruption."""
+    seed: int = 0
+    """Same seed, machine and thread count: same weights, when the budget is in epochs or steps."""
+    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    """Where to train; auto takes a GPU when there is one."""
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
+    """Arithmetic of the matrix products; auto is bf16 on CUDA and on CPUs with bf16 matrix units, else fp32."""
+
+    def check(self) -> None:
+        """Raise :class:`InputError` for a value that cannot be meant; subclasses add theirs."""
+        given = [name for name in BUDGETS if getattr(self, name) is not None]
+        if len(given) > 1:
+            found = " and ".join(f"--{name}" for name in given)
+            raise InputError(f"{found}: give one budget, --epochs, --steps or --minutes")
+        counts = ("batch_size", "accumulate", "validate_steps", "patience")
+        for name in (*BUDGETS, *counts, "learning_rate", "checkpoint_minutes"):
+            self.require(name, above=0)
+        for name in ("weight_decay", "clip", "seed"):
+            self.require(name, least=0)
+        for name in ("warmup", "ema"):
+            self.require(name, least=0, below=1)
+
+    def require(
+        self, name: str, *, above: float | None = None, least: float | None = None, below: float | None = None
+    ) -> None:
+        """Raise :class:`InputError` unless the field is None or ``above < value``, ``least <= value < below``."""
+        value = getattr(self, name)
+        if value is None:
+            return
+        fits = (
+            (above is None or value > above)
+            and (least is None or value >= least)
+            and (below is None or value < below)
+        )
+        if not fits:
+            bounds = [("above", above), ("at least", least), ("below", below)]
+            wanted = " and ".join(f"{word} {bound:g}" for word, bound in bounds if bound is not None)
+            raise InputError(f"--{name.replace('_', '-')} {value}: must be {wanted}")
+
+    @property
+    def budget(self) -> tuple[str, float]:
+        """The unit (epochs, steps or minutes) and the amount of training."""
+        for name in BUDGETS:
+            if (amount := getattr(self, name)) is not None:
+                return name, amount
+        return self.default_budget
+
+
+Recipe = TypeVar("Recipe", bound=TrainingRecipe)
+
+
+def to_table(recipe: TrainingRecipe) -> dict[str, Any]:
+    """The recipe as a TOML table; fields that are None are left out, paths become text."""
+    table = {field.name: getattr(recipe, field.name) for field in dataclasses.fields(recipe)}
+    return {
+        name: str(value) if isinstance(value, Path) else value
+        for name, value in table.items()
+        if value is not None
+    }
+
+
+def from_table(cls: type[Recipe], table: dict[str, Any], where: str) -> Recipe:
+    """A recipe of type ``cls`` from a TOML table; ``where`` names the file in error messages."""
+    fields = {field.name: field for field in dataclasses.fields(cls)}
+    values: dict[str, Any] = {}
+    for name, value in table.items():
+        key = name.replace("-", "_")
+        if key not in fields:
+            near = difflib.get_close_matches(key, fields, n=1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise InputError(f"{where}: {name} is not a field of {cls.__name__}{hint}")
+        # TOML has arrays only; a field whose annotation is a tuple wants one.
+        values[key] = tuple(value) if isinstance(value, list) and "tuple" in str(fields[key].type) else value
+    return cls(**values)
+
+
+def load_recipe(cls: type[Recipe], path: str | Path) -> Recipe:
+    """Read a recipe file: a TOML file whose top level, or whose table ``[recipe]``, holds fields of ``cls``."""
+    path = Path(path)
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror}); name a recipe file") from error
+    except ValueError as error:
+        raise InputError(
+            f"{path}: is not TOML ({error}); see the recipes that come with the package"
+        ) from error
+    return from_table(cls, table.get("recipe", table), str(path))

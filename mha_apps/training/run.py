@@ -1,0 +1,216 @@
+"""The run folder: everything about one training, self-contained and movable.
+
+``config.toml`` (recipe and environment), ``metrics.jsonl`` (a line per step logged and per validation), ``model/``
+(safetensors and json), ``last/`` (all that resume needs), ``summary.json``, ``plots/*.png``, ``report.html``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import subprocess
+import time
+import tomllib
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+import torch
+
+from mha_apps import __version__
+from mha_apps.errors import InputError
+from mha_apps.training import files
+from mha_apps.training.recipe import Recipe, TrainingRecipe, from_table, to_table
+
+CONFIG = "config.toml"
+
+
+class Run:
+    """A run folder that exists. Make one with :meth:`create`, find one with :meth:`open`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @classmethod
+    def create(cls, out: str | Path | None, recipe: TrainingRecipe, kind: str, *, force: bool = False) -> Run:
+        """Make the folder and write ``config.toml``.
+
+        Args:
+            out: the folder; ``runs/KIND-DATE-TIME`` when None.
+            recipe: what is recorded and what :meth:`recipe` gives back.
+            kind: the application, ``vit``, ``forecast`` or ``cnn``.
+            force: replace a run that the folder holds. A folder that holds anything else is never touched.
+
+        Raises:
+            InputError: the folder holds a run and ``force`` is not set, holds other things, or cannot be written.
+        """
+        # Under several processes the first decides and all hear of it, the refusal too.
+        return cls(_on_first_process(lambda: _create(out, recipe, kind, force)))
+
+    @classmethod
+    def open(cls, path: str | Path, kind: str | None = None) -> Run:
+        """The run in folder ``path``; InputError when there is none or it is of another kind."""
+        path = Path(path)
+        run = cls(path)
+        if not (path / CONFIG).is_file():
+            raise InputError(
+                f"{path}: holds no run ({CONFIG} is missing); name a folder that a train command made"
+            )
+        if kind is not None and run.kind != kind:
+            raise InputError(f"{path}: is a run of `{run.kind}`, not of `{kind}`; use `mha-apps {run.kind}`")
+        return run
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """``config.toml``: the tables ``run``, ``recipe`` and ``environment``."""
+        path = self.path / CONFIG
+        try:
+            return tomllib.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise InputError(f"{path}: cannot be read ({error}); restore it or train again") from error
+
+    @property
+    def kind(self) -> str:
+        """The application that made the run."""
+        return str(self.config.get("run", {}).get("kind", "unknown"))
+
+    def recipe(self, cls: type[Recipe]) -> Recipe:
+        """The recipe that the run was made with."""
+        return from_table(cls, self.config.get("recipe", {}), str(self.path / CONFIG))
+
+    @property
+    def model_dir(self) -> Path:
+        """The best weights on validation, in the layout of ``from_pretrained``."""
+        return self.path / "model"
+
+    @property
+    def last_dir(self) -> Path:
+        """The checkpoints that resume uses."""
+        return self.path / "last"
+
+    @property
+    def plots_dir(self) -> Path:
+        """Where pictures go; made when first asked for."""
+        path = self.path / "plots"
+        path.mkdir(exist_ok=True)
+        return path
+
+    @property
+    def metrics_path(self) -> Path:
+        """One JSON object a line, in the order of the steps."""
+        return self.path / "metrics.jsonl"
+
+    def log(self, record: dict[str, Any]) -> None:
+        """Append one record to ``metrics.jsonl``."""
+        with files.disk_errors(self.metrics_path), self.metrics_path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(record) + "\n")
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """All records of ``metrics.jsonl``; a last line that a kill cut short is left out."""
+        if not self.metrics_path.exists():
+            return []
+        lines = self.metrics_path.read_text(encoding="utf-8").split("\n")
+        return [json.loads(line) for line in lines[:-1]]
+
+    def truncate_metrics(self, size: int) -> None:
+        """Forget what was logged after ``metrics.jsonl`` had ``size`` bytes: a resumed run logs it again."""
+        if self.metrics_path.exists():
+            os.truncate(self.metrics_path, min(size, self.metrics_path.stat().st_size))
+
+    def write_summary(self, summary: dict[str, Any]) -> None:
+        """Write ``summary.json`` whole."""
+        files.replace_text(self.path / "summary.json", json.dumps(summary, indent=2) + "\n")
+
+    def summary(self) -> dict[str, Any]:
+        """``summary.json``, or an empty dict before the run has ended."""
+        path = self.path / "summary.json"
+        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+
+
+def environment() -> dict[str, Any]:
+    """Library versions, git revision and hardware: what one needs to know to get the same numbers again."""
+    packages = ("torch", "torchvision", "timm", "accelerate", "numpy", "pandas", "scikit-learn")
+    facts: dict[str, Any] = {
+        "mha_apps": __version__,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "processor": platform.processor() or platform.machine(),
+        "cores": os.cpu_count() or 0,
+        "threads": torch.get_num_threads(),
+        "packages": {name: _version(name) for name in packages},
+    }
+    if torch.cuda.is_available():
+        facts["cuda"] = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    if revision := _git_revision():
+        facts["git"] = revision
+    return facts
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def _git_revision() -> str | None:
+    """The revision of the source this package runs from, marked when files differ from it."""
+    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=40"]
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return answer.stdout.strip() or None
+
+
+def _create(out: str | Path | None, recipe: TrainingRecipe, kind: str, force: bool) -> Path:
+    path = (
+        Path(out) if out is not None else _unused(Path("runs") / f"{kind}-{time.strftime('%Y%m%d-%H%M%S')}")
+    )
+    with files.disk_errors(path):
+        if path.is_dir() and any(path.iterdir()):
+            if not (path / CONFIG).is_file():
+                raise InputError(f"{path}: is not empty and holds no run; name another folder with --out")
+            if not force:
+                raise InputError(
+                    f"{path}: holds a run; continue it with --resume, or replace it with --force"
+                )
+            shutil.rmtree(path)
+        path.mkdir(parents=True, exist_ok=True)
+    config = {
+        "run": {"kind": kind, "created": time.strftime("%Y-%m-%dT%H:%M:%S%z")},
+        "recipe": to_table(recipe),
+        "environment": environment(),
+    }
+    files.replace_text(path / CONFIG, tomli_w.dumps(config))
+    return path
+
+
+def _unused(path: Path) -> Path:
+    """``path``, or with a number behind it when two runs start within a second."""
+    count, free = 1, path
+    while free.exists():
+        count += 1
+        free = path.with_name(f"{path.name}-{count}")
+    return free
+
+
+def _on_first_process(make: Any) -> Path:
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        return make()
+    from accelerate import PartialState
+    from accelerate.utils import broadcast_object_list
+
+    answer: list[Any] = [None, None]
+    if PartialState().is_main_process:
+        try:
+            answer = [make(), None]
+        except InputError as error:
+            answer = [None, str(error)]
+    broadcast_object_list(answer)
+    if answer[1] is not None:
+        raise InputError(answer[1])
+    return answer[0]
