@@ -1,0 +1,46 @@
+"""What a reader may be told: one dataclass behind the keyword arguments and the command-line flags.
+
+Nothing here imports pandas, so that the command line can show its help at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(kw_only=True)
+class ReadOptions:
+    """How to read sensor data. Every field has a default that lets the data decide."""
+
+    tz: str | None = None
+    """Time zone of the clock that wrote the times, such as Europe/Berlin. Times that already carry a zone are
+    converted to it."""
+    dayfirst: bool | None = None
+    """Whether 03/04/2024 is the third of April. Decided from the data where they decide it."""
+    freq: str | None = None
+    """Step of the grid, such as 15min, 1h, D, W-SUN, MS or B. The step that the data show is taken otherwise."""
+    aggregate: Literal["mean", "sum", "last"] | None = None
+    """How several values become one where ``freq`` is coarser than the data."""
+    duplicates: Literal["last", "first", "mean"] = "last"
+    """Which of several different rows with the same time counts."""
+    missing: tuple[str, ...] = ()
+    """Values to take as missing besides those found, such as -1, or 'flow=0' for one column only."""
+    keep: tuple[str, ...] = ()
+    """Values never to take as missing, such as 9999, or 'counter=9999' for one column only."""
+    time: tuple[str, ...] = ()
+    """Column or columns that hold the time, by name (or by number, from 1)."""
+    time_format: str | None = None
+    """strptime format of the time, such as '%d.%m.%y %H.%M'."""
+    columns: tuple[str, ...] = ()
+    """Value columns to read, by name. All numeric columns otherwise."""
+    series: tuple[str, ...] = ()
+    """Column or columns that name the sensor, where each row holds the value of one sensor."""
+    delimiter: str | None = None
+    """Character between two fields; 'space' for runs of blanks."""
+    decimal: Literal[".", ","] | None = None
+    """Decimal sign."""
+    encoding: str | None = None
+    """Encoding of the text, such as utf-8 or latin-1."""
+    layout: Literal["auto", "wide", "long"] = "auto"
+    """One column a sensor (wide), or columns unique_id, ds, y (long). Wide where that is dense."""
