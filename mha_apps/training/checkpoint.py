@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import pickle
 import re
 from pathlib import Path
 from typing import Any
@@ -49,8 +50,7 @@ def load(folder: Path) -> tuple[dict[str, Any] | None, list[str]]:
     for path in paths:
         content = path.read_bytes()
         if hashlib.sha256(content).hexdigest()[:16] == _NAME.fullmatch(path.name).group(2):  # type: ignore[union-attr]
-            # weights_only refuses anything but tensors and plain containers: no code runs from a file.
-            return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True), damaged
+            return _decode(path, content), damaged
         damaged.append(f"{path}: damaged (its bytes do not match the hash in its name); passed over")
     if paths:
         raise InputError(
@@ -58,6 +58,14 @@ def load(folder: Path) -> tuple[dict[str, Any] | None, list[str]]:
             "train again with another --out"
         )
     return None, damaged
+
+
+def _decode(path: Path, content: bytes) -> dict[str, Any]:
+    try:
+        # weights_only refuses anything but tensors and plain containers: no code runs from a file.
+        return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, ValueError, EOFError) as error:
+        raise InputError(f"{path}: is not a checkpoint of this package and was not opened; remove it") from error
 
 
 def _listed(folder: Path) -> list[Path]:

@@ -18,9 +18,7 @@ def disk_errors(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         reason = error.strerror or str(error)
-        raise InputError(
-            f"{path}: cannot be written ({reason}); what was there before is untouched"
-        ) from error
+        raise InputError(f"{path}: cannot be written ({reason}); what was there before is untouched") from error
 
 
 def replace(path: Path, write: Callable[[IO[bytes]], object]) -> None:

@@ -152,9 +152,7 @@ class _Trainer:
                 weights, opt=recipe.optimizer, lr=recipe.learning_rate, weight_decay=recipe.weight_decay
             )
         except (ValueError, AssertionError) as error:
-            raise InputError(
-                f"--optimizer {recipe.optimizer}: timm knows none of that name ({error})"
-            ) from error
+            raise InputError(f"--optimizer {recipe.optimizer}: timm knows none of that name ({error})") from error
 
     # The clock and the budget ----------------------------------------------------------------------------------
 
@@ -302,9 +300,7 @@ class _Trainer:
         with torch.no_grad(), self.accelerator.autocast():
             for part in indices[self.rank :: self.world].split(max(1, self.batch_size // self.world)):
                 for name, values in self.task.evaluate(model, part).items():
-                    sums[name] = (
-                        sums.get(name, torch.zeros((), dtype=torch.float64)) + values.double().sum().cpu()
-                    )
+                    sums[name] = sums.get(name, torch.zeros((), dtype=torch.float64)) + values.double().sum().cpu()
         return sums
 
     def _validate(self) -> None:
@@ -317,9 +313,7 @@ class _Trainer:
 
             holder = [names]
             broadcast_object_list(holder)
-            stacked = torch.stack(
-                [sums.get(name, torch.zeros((), dtype=torch.float64)) for name in holder[0]]
-            )
+            stacked = torch.stack([sums.get(name, torch.zeros((), dtype=torch.float64)) for name in holder[0]])
             stacked = self.accelerator.reduce(stacked.to(self.device), "sum").cpu()
             sums = dict(zip(holder[0], stacked, strict=True))
         metrics = {name: float(total) / self.task.validation_examples for name, total in sums.items()}
@@ -340,9 +334,7 @@ class _Trainer:
             self.progress.loss_steps = 0
         self._record("validation", metrics)
         words = {"train_loss": "training loss"}
-        shown = ", ".join(
-            f"{words.get(name, f'validation {name}')} {number:.4g}" for name, number in metrics.items()
-        )
+        shown = ", ".join(f"{words.get(name, f'validation {name}')} {number:.4g}" for name, number in metrics.items())
         epoch = self.progress.step / self.epoch_steps
         self.reporter.say(f"epoch {epoch:g}, step {self.progress.step}: {shown}{' (best)' if better else ''}")
 
@@ -380,9 +372,7 @@ class _Trainer:
         if self.rank != 0:
             return
         step = self.progress.step
-        self.run.log(
-            {"phase": phase, "step": step, "epoch": step / self.epoch_steps, "seconds": self.seconds} | values
-        )
+        self.run.log({"phase": phase, "step": step, "epoch": step / self.epoch_steps, "seconds": self.seconds} | values)
         if self.writer is not None:
             for name, value in values.items():
                 self.writer.add_scalar(f"{phase}/{name}", value, step)

@@ -15,7 +15,6 @@ from typing import Any, ClassVar, Literal, TypeVar
 
 from mha_apps.errors import InputError
 
-
 BUDGETS = ("epochs", "steps", "minutes")
 
 
@@ -85,9 +84,7 @@ class TrainingRecipe:
         if value is None:
             return
         fits = (
-            (above is None or value > above)
-            and (least is None or value >= least)
-            and (below is None or value < below)
+            (above is None or value > above) and (least is None or value >= least) and (below is None or value < below)
         )
         if not fits:
             bounds = [("above", above), ("at least", least), ("below", below)]
@@ -110,9 +107,7 @@ def to_table(recipe: TrainingRecipe) -> dict[str, Any]:
     """The recipe as a TOML table; fields that are None are left out, paths become text."""
     table = {field.name: getattr(recipe, field.name) for field in dataclasses.fields(recipe)}
     return {
-        name: str(value) if isinstance(value, Path) else value
-        for name, value in table.items()
-        if value is not None
+        name: str(value) if isinstance(value, Path) else value for name, value in table.items() if value is not None
     }
 
 
@@ -139,7 +134,5 @@ def load_recipe(cls: type[Recipe], path: str | Path) -> Recipe:
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}); name a recipe file") from error
     except ValueError as error:
-        raise InputError(
-            f"{path}: is not TOML ({error}); see the recipes that come with the package"
-        ) from error
+        raise InputError(f"{path}: is not TOML ({error}); see the recipes that come with the package") from error
     return from_table(cls, table.get("recipe", table), str(path))

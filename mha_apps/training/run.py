@@ -56,9 +56,7 @@ class Run:
         path = Path(path)
         run = cls(path)
         if not (path / CONFIG).is_file():
-            raise InputError(
-                f"{path}: holds no run ({CONFIG} is missing); name a folder that a train command made"
-            )
+            raise InputError(f"{path}: holds no run ({CONFIG} is missing); name a folder that a train command made")
         if kind is not None and run.kind != kind:
             raise InputError(f"{path}: is a run of `{run.kind}`, not of `{kind}`; use `mha-apps {run.kind}`")
         return run
@@ -167,17 +165,13 @@ def _git_revision() -> str | None:
 
 
 def _create(out: str | Path | None, recipe: TrainingRecipe, kind: str, force: bool) -> Path:
-    path = (
-        Path(out) if out is not None else _unused(Path("runs") / f"{kind}-{time.strftime('%Y%m%d-%H%M%S')}")
-    )
+    path = Path(out) if out is not None else _unused(Path("runs") / f"{kind}-{time.strftime('%Y%m%d-%H%M%S')}")
     with files.disk_errors(path):
         if path.is_dir() and any(path.iterdir()):
             if not (path / CONFIG).is_file():
                 raise InputError(f"{path}: is not empty and holds no run; name another folder with --out")
             if not force:
-                raise InputError(
-                    f"{path}: holds a run; continue it with --resume, or replace it with --force"
-                )
+                raise InputError(f"{path}: holds a run; continue it with --resume, or replace it with --force")
             shutil.rmtree(path)
         path.mkdir(parents=True, exist_ok=True)
     config = {
