@@ -1,0 +1,14 @@
+from .gates import CBAM as CBAM
+from .gates import ChannelAttention as ChannelAttention
+from .gates import EfficientChannelAttention as EfficientChannelAttention
+from .gates import Gate as Gate
+from .gates import SpatialAttention as SpatialAttention
+from .gates import SqueezeExcitation as SqueezeExcitation
+from .surgery import GATES as GATES
+from .surgery import GateTable as GateTable
+from .surgery import find_gates as find_gates
+from .surgery import gate_parameters as gate_parameters
+from .surgery import make_gate as make_gate
+from .surgery import plug as plug
+from .surgery import rearm as rearm
+from .surgery import unplug as unplug

@@ -1,0 +1,171 @@
+"""Training a CNN with gates, and judging it on test images."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+from safetensors.torch import load_file
+
+from mha_apps.cnn.models import GatedCNN, backbone, model_channels
+from mha_apps.cnn.recipe import CnnRecipe
+from mha_apps.cnn.surgery import gate_parameters
+from mha_apps.errors import InputError
+from mha_apps.images.classify import classification_task, load_for_training, predict_probabilities
+from mha_apps.images.evaluate import evaluate_classifier, plot_confusion
+from mha_apps.images.source import ImageSet, load, with_classes
+from mha_apps.training.device import resolve_device, resolve_precision
+from mha_apps.training.loop import fit
+from mha_apps.training.random import seed_everything
+from mha_apps.training.report import curves
+from mha_apps.training.run import Run
+
+__all__ = ["build", "evaluate", "load_model", "train"]
+
+
+def train(
+    recipe: CnnRecipe | None = None,
+    *,
+    out: str | Path | None = None,
+    force: bool = False,
+    resume: str | Path | None = None,
+) -> Run:
+    """Trains by a recipe into a run folder, or continues the run in `resume` with the recipe that it has.
+
+    Args:
+        recipe: see `CnnRecipe`; the defaults train on the digits. Not used with `resume`.
+        out: the folder; `runs/cnn-DATE-TIME` when None.
+        force: replace a run that `out` holds.
+        resume: folder of an interrupted run.
+
+    Returns:
+        The run: `model/` has the weights that were best on the validation images.
+
+    Raises:
+        InputError: the data, the model's name, the gate or its places cannot be used; nothing is written then.
+    """
+    run = Run.open(resume, "cnn") if resume is not None else None
+    recipe = run.recipe(CnnRecipe) if run is not None else recipe or CnnRecipe()
+    recipe.check()
+    resolve_precision(recipe.precision, resolve_device(recipe.device))
+    training, validation = load_for_training(recipe, channels=model_channels(recipe.model))
+    model = build(recipe, training)
+    groups = model.parameter_groups(
+        learning_rate=recipe.learning_rate, weight_decay=recipe.weight_decay, gate_rate=recipe.gate_rate
+    )
+    task = classification_task(model, training, validation, recipe, mean=model.mean, std=model.std, parameters=groups)
+    if run is None:
+        run = Run.create(out, recipe, "cnn", force=force)
+    summary = fit(task, recipe, run)
+    gates = gate_parameters(model)
+    described = {"gates": len(model.gates), "gate_parameters": sum(weight.numel() for weight in gates)}
+    run.write_summary(summary | described | {"train": training.describe(), "validation": validation.describe()})
+    (run.path / "gates.txt").write_text(f"{model.gates or 'no gates'}\n", encoding="utf-8")
+    curves(run.metrics()).savefig(run.plots_dir / "curves.png", dpi=120)
+    return run
+
+
+def build(recipe: CnnRecipe, training: ImageSet) -> GatedCNN:
+    """The model of a recipe for such images. The network's weights depend on the seed alone, not on the gates."""
+    mean, std = training.statistics()
+    bottleneck = recipe.gate in ("se", "cbam", "channel")
+    seed_everything(recipe.seed)
+    model = GatedCNN(
+        model=recipe.model,
+        classes=list(training.classes),
+        gate=recipe.gate,
+        where=recipe.places,
+        start=recipe.start,
+        options={"reduction": recipe.reduction} if bottleneck else None,
+        channels=training.channels,
+        image_size=list(training.image_size),
+        mean=mean,
+        std=std,
+        seed=recipe.seed,
+    )
+    if recipe.pretrained:
+        source = backbone(recipe.model, classes=len(training.classes), channels=training.channels, pretrained=True)
+        model.backbone.load_state_dict(source.state_dict())
+    if recipe.weights is not None:
+        _load_backbone(model, Path(recipe.weights))
+    return model
+
+
+def _load_backbone(model: GatedCNN, folder: Path) -> None:
+    """Takes over all weights that the model of another run has; gates that it lacks keep their start."""
+    path = Run.open(folder, "cnn").model_dir / "model.safetensors"
+    if not path.is_file():
+        raise InputError(f"{path}: is missing; that run has not got as far as its first validation")
+    weights = load_file(path)
+    known = model.state_dict()
+    shared = {key: value for key, value in weights.items() if ".attention_gate." not in key or key in known}
+    try:
+        model.load_state_dict(shared)
+    except RuntimeError as error:
+        raise InputError(f"{path}: does not fit {model.model_name}: {error}") from error
+
+
+def load_model(run: Run | str | Path) -> GatedCNN:
+    """The best model of a run, in evaluation mode.
+
+    Raises:
+        InputError: the folder holds no run of this kind, or its model is missing or damaged.
+    """
+    run = run if isinstance(run, Run) else Run.open(run, "cnn")
+    try:
+        return GatedCNN.from_pretrained(run.model_dir, local_files_only=True).eval()
+    except (OSError, RuntimeError, TypeError, ValueError) as error:
+        raise InputError(f"{run.model_dir}: holds no model that can be loaded ({error}); train again") from error
+
+
+def evaluate(
+    run: Run | str | Path,
+    data: str | None = None,
+    *,
+    split: Literal["test", "validation", "all"] = "test",
+    flip_average: bool = False,
+    device: str = "auto",
+    precision: str = "auto",
+    batch_size: int = 256,
+) -> dict[str, Any]:
+    """Judges the best model of a run on images that it was not trained on; the confusion matrix goes into its plots.
+
+    Args:
+        run: the run or its folder.
+        data: a source of images; the one that the run was trained on when None.
+        split: `test`; `all` takes every image of a source without splits.
+        flip_average: average the logits of each image with those of its mirror image. Stated in the result.
+        device, precision, batch_size: how it is computed.
+
+    Returns:
+        What `evaluate_classifier` returns (`top1` and more), with `model`, `gate`, `data`, `split`, `skipped`,
+        `flip_average` and `plot`.
+    """
+    run = run if isinstance(run, Run) else Run.open(run, "cnn")
+    model = load_model(run)
+    data = data or run.recipe(CnnRecipe).data
+    height, width = model.image_size
+    images = with_classes(load(data, split, image_size=(height, width), channels=model.channels), model.classes)
+    probabilities = predict_probabilities(
+        model,
+        images.images,
+        mean=model.mean,
+        std=model.std,
+        device=device,
+        precision=precision,
+        batch_size=batch_size,
+        flip_average=flip_average,
+    )
+    result = evaluate_classifier(probabilities, images.labels, model.classes)
+    plot = run.plots_dir / f"confusion-{split}.png"
+    plot_confusion(result["confusion"], model.classes).savefig(plot, dpi=120)
+    return {
+        "model": model.model_name,
+        "gate": model.gate,
+        "data": data,
+        "split": split,
+        "skipped": images.skipped,
+        "flip_average": flip_average,
+        **result,
+        "plot": str(plot),
+    }
