@@ -32,6 +32,7 @@ from mha_apps.training import checkpoint, files, random, schedule
 from mha_apps.training.device import resolve_device, resolve_precision
 from mha_apps.training.progress import Reporter
 from mha_apps.training.recipe import TrainingRecipe
+from mha_apps.training.report import write_report
 from mha_apps.training.run import Run
 
 LOG_SECONDS = 2.0
@@ -329,7 +330,7 @@ class _Trainer:
             self.progress.stale += 1
         self.reserve = max(self.reserve, time.monotonic() - begun)
         if self.progress.loss_steps:
-            metrics = {"train_loss": float(self.loss_sum) / self.progress.loss_steps} | metrics
+            metrics = {"train_loss": self._mean_loss_sum() / self.progress.loss_steps} | metrics
             self.loss_sum.zero_()
             self.progress.loss_steps = 0
         self._record("validation", metrics)
@@ -377,11 +378,17 @@ class _Trainer:
             for name, value in values.items():
                 self.writer.add_scalar(f"{phase}/{name}", value, step)
 
+    def _mean_loss_sum(self) -> float:
+        """The losses added up since the last validation, averaged over the processes."""
+        if self.world > 1:
+            self.loss_sum = self.accelerator.reduce(self.loss_sum, "mean")
+        return float(self.loss_sum)
+
     def _save(self) -> None:
+        self.progress.seconds, self.progress.loss_sum = self.seconds, self._mean_loss_sum()
         if self.rank != 0:
             return
         begun = time.monotonic()
-        self.progress.seconds, self.progress.loss_sum = self.seconds, float(self.loss_sum)
         size = self.run.metrics_path.stat().st_size if self.run.metrics_path.exists() else 0
         scaler = self.accelerator.scaler
         state = {
@@ -440,6 +447,7 @@ class _Trainer:
         }
         if self.rank == 0:
             self.run.write_summary(summary)
+            write_report(self.run)
         model = self.accelerator.unwrap_model(self.model, keep_fp32_wrapper=False)
         if self.run.model_dir.exists():
             from safetensors.torch import load_model

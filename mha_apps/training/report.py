@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
+    from mha_apps.training.run import Run
+
 # Okabe and Ito's palette: distinct for every common kind of colour blindness.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 
@@ -120,3 +122,21 @@ def curves(records: list[dict[str, Any]], title: str = "") -> Figure:
     if title:
         figure.suptitle(title)
     return figure
+
+
+def write_report(run: Run) -> Path:
+    """``report.html`` of a run: its curves, its summary and its recipe."""
+    import pandas as pd
+
+    config = run.config
+    recipe = pd.DataFrame({"value": {name: str(value) for name, value in config["recipe"].items()}})
+    summary = pd.DataFrame({"value": {name.replace("_", " "): value for name, value in run.summary().items()}})
+    return (
+        Report(f"{run.kind}: {run.path.name}")
+        .figure(curves(run.metrics()), "What the loss and the metrics did; the best validation selects the weights.")
+        .heading("Summary")
+        .table(summary.astype(str))
+        .heading("Recipe")
+        .table(recipe)
+        .write(run.path / "report.html")
+    )

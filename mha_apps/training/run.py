@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import time
 import tomllib
+from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -48,7 +49,8 @@ class Run:
             InputError: the folder holds a run and ``force`` is not set, holds other things, or cannot be written.
         """
         # Under several processes the first decides and all hear of it, the refusal too.
-        return cls(_on_first_process(lambda: _create(out, recipe, kind, force)))
+        cpu = recipe.device == "cpu" or not torch.cuda.is_available()
+        return cls(_on_first_process(lambda: _create(out, recipe, kind, force), cpu))
 
     @classmethod
     def open(cls, path: str | Path, kind: str | None = None) -> Run:
@@ -192,14 +194,14 @@ def _unused(path: Path) -> Path:
     return free
 
 
-def _on_first_process(make: Any) -> Path:
+def _on_first_process(make: Callable[[], Path], cpu: bool) -> Path:
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         return make()
     from accelerate import PartialState
     from accelerate.utils import broadcast_object_list
 
     answer: list[Any] = [None, None]
-    if PartialState().is_main_process:
+    if PartialState(cpu=cpu).is_main_process:
         try:
             answer = [make(), None]
         except InputError as error:

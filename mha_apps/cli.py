@@ -1,0 +1,409 @@
+"""The command line: parses, calls one public function of an application, prints.
+
+Each verb is a dataclass: its fields are the flags (read by tyro, chosen because it makes flags from the same recipe
+dataclasses that the run folder records, and starts without importing torch), its ``run`` is the call. What a verb
+does not need is not imported.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import io
+import json
+import os
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+import tyro
+from tyro.conf import Positional
+
+from mha_apps import __version__
+from mha_apps.cnn.recipe import CnnRecipe
+from mha_apps.errors import InputError
+from mha_apps.forecast.recipe import ForecastRecipe
+from mha_apps.training.recipe import BUDGETS, TrainingRecipe, load_recipe
+from mha_apps.vision.recipe import VitRecipe
+
+
+@dataclass
+class Answer:
+    """What a verb found: ``data`` is what ``--json`` prints, ``text`` is for people."""
+
+    data: dict[str, Any]
+    text: str
+
+
+@dataclass(kw_only=True)
+class Verb:
+    """What every verb has."""
+
+    json: bool = False
+    """Print one JSON object on standard output and nothing else there."""
+    debug: bool = False
+    """Show the traceback of an error."""
+
+    def run(self) -> Answer:
+        raise NotImplementedError
+
+
+@dataclass(kw_only=True)
+class Train(Verb):
+    """What every trainer has. ``recipe`` is annotated by the subclass."""
+
+    recipe_class: ClassVar[type[TrainingRecipe]]
+
+    recipe_file: Annotated[str | None, tyro.conf.arg(name="recipe")] = None
+    """A recipe by name, or a recipe file; flags given beside it win."""
+    out: Path | None = None
+    """The run folder to make; runs/KIND-DATE-TIME when not given."""
+    force: bool = False
+    """Replace the run that --out holds."""
+    resume: Path | None = None
+    """Continue the run in this folder, from its last checkpoint."""
+
+    def trained(self, train: Any, recipe: TrainingRecipe) -> Answer:
+        run = train(recipe, out=self.out, force=self.force, resume=self.resume)
+        summary = run.summary()
+        lines = [f"{name.replace('_', ' ')}: {_short(value)}" for name, value in summary.items()]
+        text = "\n".join([*lines, f"run folder: {run.path}", f"report: {run.path / 'report.html'}"])
+        return Answer({"run": str(run.path), **summary}, text)
+
+
+# vit -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(kw_only=True)
+class VitTrain(Train):
+    """Train a vision transformer from scratch on digits, CIFAR or your own images."""
+
+    recipe_class = VitRecipe
+    recipe: Annotated[VitRecipe, tyro.conf.arg(name="")] = field(default_factory=VitRecipe)
+
+    def run(self) -> Answer:
+        from mha_apps.vision import train
+
+        return self.trained(train, self.recipe)
+
+
+@dataclass(kw_only=True)
+class VitEvaluate(Verb):
+    """Accuracy of a trained ViT on the test split, with a confusion matrix."""
+
+    folder: Annotated[Positional[Path], tyro.conf.arg(metavar="RUN")]
+    """The run folder that `vit train` made."""
+    data: str | None = None
+    """Images to evaluate on; those that the run was trained on when not given."""
+
+    def run(self) -> Answer:
+        from mha_apps.vision import evaluate
+
+        return _classified(evaluate(self.folder, self.data))
+
+
+@dataclass(kw_only=True)
+class VitPredict(Verb):
+    """Classes of image files, of folders of them, or of globs."""
+
+    folder: Annotated[Positional[Path], tyro.conf.arg(metavar="RUN")]
+    """The run folder that `vit train` made."""
+    inputs: Annotated[Positional[tuple[str, ...]], tyro.conf.arg(metavar="IMAGES")]
+    """Image files, folders or globs."""
+    top: int = 1
+    """How many classes to give for each image."""
+    out: Path | None = None
+    """Write the table to this .csv or .json file instead of printing it."""
+
+    def run(self) -> Answer:
+        from mha_apps.vision import predict
+
+        return _table(predict(self.folder, list(self.inputs), top_k=self.top), self.out)
+
+
+# forecast --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(kw_only=True)
+class ForecastTrain(Train):
+    """Train a forecaster on the sensors of one CSV."""
+
+    recipe_class = ForecastRecipe
+    recipe: Annotated[ForecastRecipe, tyro.conf.arg(name="")]
+
+    def run(self) -> Answer:
+        from mha_apps.forecast import train
+
+        return self.trained(train, self.recipe)
+
+
+@dataclass(kw_only=True)
+class ForecastPredict(Verb):
+    """Forecast what comes after the last row, with intervals, as CSV and plots."""
+
+    folder: Annotated[Positional[Path], tyro.conf.arg(metavar="RUN")]
+    """The run folder that `forecast train` made."""
+    csv: Annotated[Positional[str | None], tyro.conf.arg(metavar="CSV")] = None
+    """Newer rows to continue from; the end of the training data when not given."""
+    out: Path | None = None
+    """The .csv file to write; forecast.csv in the run folder when not given."""
+
+    def run(self) -> Answer:
+        from mha_apps.forecast import predict
+
+        return _table(predict(self.folder, self.csv), self.out or self.folder / "forecast.csv")
+
+
+@dataclass(kw_only=True)
+class ForecastBacktest(Verb):
+    """Score the forecaster on the rows that it was never shown, beside simple forecasts."""
+
+    folder: Annotated[Positional[Path], tyro.conf.arg(metavar="RUN")]
+    """The run folder that `forecast train` made."""
+
+    def run(self) -> Answer:
+        from mha_apps.forecast import backtest
+
+        return _facts(backtest(self.folder))
+
+
+# cnn -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(kw_only=True)
+class CnnTrain(Train):
+    """Train a CNN with attention gates plugged in, or without them."""
+
+    recipe_class = CnnRecipe
+    recipe: Annotated[CnnRecipe, tyro.conf.arg(name="")] = field(default_factory=CnnRecipe)
+
+    def run(self) -> Answer:
+        from mha_apps.cnn import train
+
+        return self.trained(train, self.recipe)
+
+
+@dataclass(kw_only=True)
+class CnnEvaluate(Verb):
+    """Accuracy of a trained CNN on the test split, with a confusion matrix."""
+
+    folder: Annotated[Positional[Path], tyro.conf.arg(metavar="RUN")]
+    """The run folder that `cnn train` made."""
+    data: str | None = None
+    """Images to evaluate on; those that the run was trained on when not given."""
+
+    def run(self) -> Answer:
+        from mha_apps.cnn import evaluate
+
+        return _classified(evaluate(self.folder, self.data))
+
+
+# demo ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(kw_only=True)
+class Demo(Verb):
+    """Train all three applications on embedded data, and write one report about them."""
+
+    out: Path = Path("runs/demo")
+    """The folder to make."""
+    force: bool = False
+    """Replace the demo that --out holds."""
+
+    def run(self) -> Answer:
+        from mha_apps.demo import demo
+
+        answer = demo(self.out, force=self.force)
+        return Answer(answer, "\n".join([*answer["sentences"], f"report: {answer['report']}"]))
+
+
+VERBS: dict[str, dict[str, type[Verb]]] = {
+    "vit": {"train": VitTrain, "evaluate": VitEvaluate, "predict": VitPredict},
+    "forecast": {"train": ForecastTrain, "predict": ForecastPredict, "backtest": ForecastBacktest},
+    "cnn": {"train": CnnTrain, "evaluate": CnnEvaluate},
+    "demo": {"": Demo},
+}
+SUBJECTS = {
+    "vit": "vision transformers for images",
+    "forecast": "sensor data to forecasts with intervals",
+    "cnn": "attention gates in convolutional networks",
+    "demo": "all three on embedded data, and a report",
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line. Returns the exit code: 0, 2 for input that cannot be used, 130 when interrupted."""
+    args = list(sys.argv[1:] if argv is None else argv)
+    try:
+        chosen = _choose(args)
+        if isinstance(chosen, str):
+            print(chosen)
+            return 0
+        words, verb_class = chosen
+        verb = _parse(" ".join(["mha-apps", *words]), verb_class, args[len(words) :])
+        answer = verb.run()
+        print(json.dumps(answer.data, default=str) if verb.json else answer.text, flush=True)
+        return 0
+    except InputError as error:
+        if "--debug" in args:
+            raise
+        print(f"mha-apps: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt as error:
+        print(f"mha-apps: {error if str(error) else 'interrupted'}", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # The reader of a pipe (head, less) had enough; Python would complain again while it closes the stream.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _choose(args: list[str]) -> tuple[list[str], type[Verb]] | str:
+    """The verb that ``args`` begin with, or the help text that they ask for."""
+    if not args or args[0] in ("-h", "--help", "help"):
+        return _overview()
+    if args[0] in ("-V", "--version"):
+        return f"mha-apps {__version__}"
+    verbs = VERBS[_known(args[0], VERBS, "mha-apps")]
+    if "" in verbs:
+        return args[:1], verbs[""]
+    if len(args) == 1 or args[1] in ("-h", "--help", "help"):
+        return _overview(args[0])
+    return args[:2], verbs[_known(args[1], verbs, f"mha-apps {args[0]}")]
+
+
+def _known(word: str, among: dict[str, Any], command: str) -> str:
+    if word in among:
+        return word
+    near = difflib.get_close_matches(word, among, n=1)
+    hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(among)}"
+    raise InputError(f"{command} has no verb {word!r}; {hint}")
+
+
+def _overview(subject: str | None = None) -> str:
+    """The help above the verbs, which needs no parser."""
+    lines = [f"usage: mha-apps {subject or '[vit | forecast | cnn | demo]'} VERB [OPTIONS]", ""]
+    for name, verbs in VERBS.items():
+        if subject not in (None, name):
+            continue
+        lines.append(f"{name}: {SUBJECTS[name]}")
+        for word, verb in verbs.items():
+            summary = (verb.__doc__ or "").splitlines()[0]
+            lines.append(f"  {f'{name} {word}'.strip():<20}{summary}")
+        lines.append("")
+    lines.append("mha-apps VERB --help tells the options of a verb, --version the version.")
+    return "\n".join(lines)
+
+
+def _parse(program: str, verb_class: type[Verb], args: list[str]) -> Verb:
+    default: Any = tyro.MISSING_NONPROP
+    if issubclass(verb_class, Train):
+        base = _base_recipe(verb_class.recipe_class, args)
+        if base is not None:
+            default = verb_class(recipe=base)  # type: ignore[call-arg]
+    printed, complaint = io.StringIO(), io.StringIO()
+    try:
+        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(complaint):
+            return tyro.cli(
+                verb_class,
+                prog=program,
+                args=args,
+                default=default,
+                config=(tyro.conf.FlagCreatePairsOff, tyro.conf.DisallowNone, tyro.conf.OmitArgPrefixes),
+            )
+    except SystemExit as end:
+        if end.code:
+            raise InputError(f"{_one_line(complaint.getvalue())}; see {program} --help") from end
+        # "(default: None)" tells a reader nothing.
+        help_text = re.sub(r"\s*\(default:\s+None\)", "", printed.getvalue())
+        print("\n".join(line.rstrip() for line in help_text.splitlines()))
+        raise
+
+
+def _one_line(complaint: str) -> str:
+    """tyro's message about flags, several framed paragraphs, as one line without the frame and the help text."""
+    blocks = re.split(r"^\W*-{10,}\W*$|^\W*─{10,}\W*$", complaint, flags=re.MULTILINE)
+    kept = [block for block in blocks if "helptext" not in block]
+    words = [re.sub(r"[│╭╮╰╯─]+", " ", block).split() for block in kept]
+    # The first word or two are the frame's title, which repeats what follows.
+    text = "; ".join(" ".join(line) for line in words if line)
+    return re.sub(r"^(Value error|Unrecognized options|Required options|Parsing error)\W+", "", text).rstrip(".; ")
+
+
+def _base_recipe(cls: type[TrainingRecipe], args: list[str]) -> TrainingRecipe | None:
+    """The recipe that ``--recipe`` or ``--resume`` names, which the other flags change."""
+    if resume := _option(args, "--resume"):
+        # Run.open would import torch; the recipe is all that is needed to parse and to show the help.
+        base: TrainingRecipe | None = load_recipe(cls, Path(resume) / "config.toml")
+    elif name := _option(args, "--recipe"):
+        base = named_recipe(cls, name)
+    else:
+        return None
+    if any(_option(args, f"--{budget}") for budget in BUDGETS):
+        for budget in BUDGETS:
+            setattr(base, budget, None)
+    return base
+
+
+def named_recipe(cls: type[TrainingRecipe], name: str) -> TrainingRecipe:
+    """A recipe that comes with the package, by name, or the recipe file of that path."""
+    folder = Path(sys.modules[cls.__module__].__file__ or "").parent / "recipes"
+    names = sorted(path.stem for path in folder.glob("*.toml"))
+    if name in names:
+        return load_recipe(cls, folder / f"{name}.toml")
+    if Path(name).suffix == ".toml" or Path(name).exists():
+        return load_recipe(cls, name)
+    raise InputError(f"--recipe {name}: is neither a recipe ({', '.join(names) or 'none'}) nor a .toml file")
+
+
+def _option(args: list[str], name: str) -> str | None:
+    """The value of an option, given as ``--name value`` or ``--name=value``."""
+    for index, word in enumerate(args):
+        if word == name and index + 1 < len(args):
+            return args[index + 1]
+        if word.startswith(f"{name}="):
+            return word.partition("=")[2]
+    return None
+
+
+# printing --------------------------------------------------------------------------------------------------------
+
+
+def _short(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _facts(facts: dict[str, Any]) -> Answer:
+    lines = [f"{name.replace('_', ' ')}: {_short(value)}" for name, value in facts.items()]
+    return Answer(facts, "\n".join(lines))
+
+
+def _classified(result: dict[str, Any]) -> Answer:
+    """The numbers first, then a row for each class."""
+    rows = result.get("classes", [])
+    flat = {name: value for name, value in result.items() if not isinstance(value, list | dict)}
+    text = _facts(flat).text
+    if rows:
+        import pandas as pd
+
+        text += "\n\n" + pd.DataFrame(rows).to_string(index=False, float_format=lambda value: f"{value:.3f}")
+    return Answer(result, text)
+
+
+def _table(frame: Any, out: Path | None) -> Answer:
+    """A data frame as text; in full in ``out`` when that is given."""
+    rows = json.loads(frame.to_json(orient="records", date_format="iso"))
+    if out is None:
+        return Answer({"rows": rows}, frame.to_string(index=False))
+    from mha_apps.training import files
+
+    if out.suffix not in (".csv", ".json"):
+        raise InputError(f"--out {out}: must end in .csv or .json")
+    content = frame.to_csv(index=False) if out.suffix == ".csv" else json.dumps(rows, indent=1)
+    files.replace_text(out, content)
+    shown = frame.head(10).to_string(index=False)
+    more = f"\n... {len(frame) - 10} more rows" if len(frame) > 10 else ""
+    return Answer({"file": str(out), "rows": rows}, f"{shown}{more}\n{out}: {len(frame)} rows")
