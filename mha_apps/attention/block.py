@@ -137,9 +137,7 @@ class TransformerBlock(nn.Module):
             dim, heads, kv_heads=kv_heads, head_dim=head_dim, bias=bias, dropout=dropout, qk_norm=qk_norm,
             position=position, kernel=kernel,
         )  # fmt: skip
-        self.feed_forward = FeedForward(
-            dim, mlp_ratio=mlp_ratio, activation=activation, dropout=dropout, bias=bias
-        )
+        self.feed_forward = FeedForward(dim, mlp_ratio=mlp_ratio, activation=activation, dropout=dropout, bias=bias)
         self.attention_norm, self.feed_forward_norm = nn.LayerNorm(dim), nn.LayerNorm(dim)
         self.attention_branch = _branch(dim, dropout, drop_path, layer_scale)
         self.feed_forward_branch = _branch(dim, dropout, drop_path, layer_scale)

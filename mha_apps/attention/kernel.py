@@ -9,9 +9,7 @@ from torch import Tensor
 __all__ = ["attention_weights", "explicit", "sdpa"]
 
 
-def attention_weights(
-    query: Tensor, key: Tensor, mask: Tensor | None = None, bias: Tensor | None = None
-) -> Tensor:
+def attention_weights(query: Tensor, key: Tensor, mask: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
     """softmax(query key^T / sqrt(head_dim) + bias) over the allowed keys, in float32 at least.
 
     Args:

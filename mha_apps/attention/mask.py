@@ -1,11 +1,14 @@
 """Which query may attend to which key: small objects that compose with ``&``, ``|`` and ``~``.
 
-A mask is a predicate over index pairs (``allowed``). ``materialize`` evaluates it on the whole grid and is the
-definition of the mask; kernels evaluate it on the tiles that they compute, and ask ``support`` where the True
-entries can be at all. True means *may attend*, as in ``F.scaled_dot_product_attention``.
+A mask is a predicate over index pairs (``allowed``). ``materialize`` evaluates it on the whole grid and is
+the definition of the mask; kernels evaluate it on the tiles that they compute, and ask ``support`` where the
+True entries can be at all. True means *may attend*, as in ``F.scaled_dot_product_attention``.
 
-With more keys than queries, query ``i`` stands at key position ``key_length - query_length + i``: the queries are
-the newest positions, as with a cache. The same formula holds with fewer keys.
+With more keys than queries, query ``i`` stands at key position ``key_length - query_length + i``: the queries
+are the newest positions, as with a cache. The same formula holds with fewer keys.
+
+``&`` and ``|`` are pointwise: ``(Window(8, 8) & padding) | Global([0])`` lets the global rows and columns see
+padding again, so write ``(Window(8, 8) | Global([0])) & padding``.
 """
 
 from __future__ import annotations
@@ -13,12 +16,17 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import lcm
 
 import torch
 from torch import Tensor
 
+from . import pattern
+from .pattern import Band, Cells, Columns, Pattern, Rows
+
 __all__ = [
-    "Causal", "Dense", "Dilated", "Global", "Mask", "Padding", "PerHead", "Segments", "Strided", "Window", "Window2d",
+    "Causal", "Dense", "Dilated", "Global", "Mask", "Padding", "PerHead", "Segments", "Strided", "Window",
+    "Window2d",
 ]  # fmt: skip
 
 CONVENTION = "masks broadcast to (batch, heads, query_length, key_length) and True means 'may attend'"
@@ -30,13 +38,16 @@ class Grid:
 
     ``query`` and ``key`` are integer tensors that broadcast against each other, e.g. (query, 1) and (1, key);
     ``query`` counts from 0 and ``key`` is the absolute key position. A predicate's result broadcasts to
-    (batch, heads, *grid).
+    (batch, heads, *grid), or to the grid alone where ``batch`` and ``head`` say which sample and head are meant
+    (as FlexAttention asks).
     """
 
     query: Tensor
     key: Tensor
     query_length: int
     key_length: int
+    batch: Tensor | None = None
+    head: Tensor | None = None
 
     @property
     def position(self) -> Tensor:
@@ -53,7 +64,18 @@ class Grid:
 
 
 class Mask:
-    """Base of every mask. Subclasses say which pairs are allowed."""
+    """Base of every mask. Subclasses say which pairs are allowed, and what they know about their structure."""
+
+    #: Whether the mask depends on ``key - position`` alone, so that all blocks of a band look the same.
+    relative: bool = False
+    #: Whether no query sees a key after its own position, which a cache needs.
+    causal: bool = False
+    #: Whether all queries see the same keys.
+    key_only: bool = False
+    #: The band that the mask equals, where it is one.
+    band: Band | None = None
+    #: (query_length, key_length) where the mask holds a tensor that says so.
+    lengths: tuple[int | None, int | None] = (None, None)
 
     def allowed(self, grid: Grid) -> Tensor:
         """Boolean tensor that broadcasts to (batch, heads, *grid)."""
@@ -70,16 +92,50 @@ class Mask:
 
         ``heads`` matters to ``PerHead`` alone, which has one row per pattern without it.
         """
-        query = torch.arange(query_length, device=device).unsqueeze(1)
-        key = torch.arange(key_length, device=device).unsqueeze(0)
-        allowed = self.for_heads(heads).allowed(Grid(query, key, query_length, key_length))
-        missing = 4 - allowed.dim()
-        allowed = allowed.reshape((1,) * missing + tuple(allowed.shape))
-        return allowed.expand(allowed.shape[0], allowed.shape[1], query_length, key_length)
+        query = torch.arange(query_length, device=device)
+        return self.at(query, torch.arange(key_length, device=device), query_length, key_length, heads)
+
+    def at(self, query: Tensor, key: Tensor, query_length: int, key_length: int, heads: int | None = None) -> Tensor:
+        """The rows and columns at the given indices, broadcasting to (batch, heads, len(query), len(key))."""
+        grid = Grid(query.unsqueeze(1), key.unsqueeze(0), query_length, key_length)
+        allowed = self.for_heads(heads).allowed(grid)
+        allowed = allowed.reshape((1,) * (4 - allowed.dim()) + tuple(allowed.shape))
+        return allowed.expand(allowed.shape[0], allowed.shape[1], len(query), len(key))
+
+    def support(self, query_length: int, key_length: int) -> list[Pattern]:
+        """Patterns that together hold every pair that this mask allows (and maybe more)."""
+        return [Band() if self.band is None else self.band]
+
+    def seen(self, query_length: int, key_length: int, device: torch.device) -> Tensor | None:
+        """Which keys some query may attend to, (batch or 1, key_length); None: all of them."""
+        if self.band is not None:
+            return _seen_in_band(self.band, query_length, key_length, device)
+        rows = max(2**24 // max(key_length, 1), 1)
+        if torch.compiler.is_compiling():
+            rows = query_length
+        key = torch.arange(key_length, device=device)
+        seen = None
+        for start in range(0, max(query_length, 1), rows):
+            query = torch.arange(start, min(start + rows, query_length), device=device)
+            part = self.at(query, key, query_length, key_length).any(dim=2).any(dim=1)
+            seen = part if seen is None else seen | part
+        return seen
+
+    def real(self, query_length: int, key_length: int, device: torch.device) -> Tensor | None:
+        """Which keys are real tokens as far as the mask's padding says, (batch or 1, key_length); None: all."""
+        return self.seen(query_length, key_length, device) if self.key_only else None
 
     def for_heads(self, heads: int | None) -> Mask:
         """This mask with every ``PerHead`` in it spread over that many heads."""
         return self
+
+    def head_slice(self, start: int, stop: int) -> Mask:
+        """This mask for heads from start to stop only, after ``for_heads``."""
+        return self
+
+    def head_groups(self) -> int:
+        """Into how many equal groups the heads fall that have a pattern of their own."""
+        return 1
 
     def __and__(self, other: Mask) -> Mask:
         return And(self, other)
@@ -90,10 +146,32 @@ class Mask:
     def __invert__(self) -> Mask:
         return Not(self)
 
+    def __str__(self) -> str:
+        """The mask drawn as text: one row per query, a filled square for each key that it may attend to."""
+        query_length, key_length = self.lengths
+        key_length = key_length or query_length or 16
+        query_length = query_length or key_length
+        query, key = torch.arange(min(query_length, 48)), torch.arange(min(key_length, 48))
+        whole = self.at(query, key, query_length, key_length)
+        lines = [repr(self)]
+        for head in range(whole.shape[1]):
+            if whole.shape[1] > 1:
+                lines.append(f"head group {head}:")
+            lines += ["".join("■" if pair else "·" for pair in row) for row in whole[0, head].tolist()]
+        if whole.shape[0] > 1:
+            lines.append(f"(the first of {whole.shape[0]} samples)")
+        if len(query) < query_length or len(key) < key_length:
+            lines.append(f"(the corner of {query_length} queries and {key_length} keys)")
+        return "\n".join(lines)
+
 
 @dataclass(frozen=True)
 class Causal(Mask):
     """Keys up to and including the query's own position."""
+
+    relative = True
+    causal = True
+    band = Band(None, 0)
 
     def allowed(self, grid: Grid) -> Tensor:
         return grid.key <= grid.position
@@ -106,6 +184,16 @@ class Window(Mask):
     left: int
     right: int
 
+    relative = True
+
+    @property
+    def causal(self) -> bool:  # type: ignore[override]
+        return self.right <= 0
+
+    @property
+    def band(self) -> Band:  # type: ignore[override]
+        return Band(self.left, self.right)
+
     def allowed(self, grid: Grid) -> Tensor:
         distance = grid.key - grid.position
         return (distance >= -self.left) & (distance <= self.right)
@@ -117,9 +205,15 @@ class Strided(Mask):
 
     step: int
 
+    relative = True
+
     def __post_init__(self) -> None:
         if self.step < 1:
             raise ValueError(f"Strided step must be at least 1, got {self.step}")
+
+    @property
+    def band(self) -> Band:  # type: ignore[override]
+        return Band(None, None, self.step)
 
     def allowed(self, grid: Grid) -> Tensor:
         return (grid.key - grid.position) % self.step == 0
@@ -132,11 +226,11 @@ class Dilated(Mask):
     window: int
     dilation: int
 
+    relative = True
+
     def __post_init__(self) -> None:
         if self.window < 0 or self.dilation < 1:
-            raise ValueError(
-                f"Dilated needs window >= 0 and dilation >= 1, got {self.window} and {self.dilation}"
-            )
+            raise ValueError(f"Dilated needs window >= 0 and dilation >= 1, got {self.window} and {self.dilation}")
 
     def allowed(self, grid: Grid) -> Tensor:
         distance = grid.key - grid.position
@@ -147,9 +241,9 @@ class Dilated(Mask):
 class Window2d(Mask):
     """Swin's partition of a ``rows`` x ``cols`` image of tokens into windows of ``height`` x ``width``.
 
-    ``shift`` moves the partition down and right by that many tokens, without wrap-around: what the shift cuts off at
-    the border stays a smaller window (Liu et al. 2021, section 3.2, after masking). The first ``prefix`` tokens (class
-    token, registers) see all and are seen by all.
+    ``shift`` moves the partition down and right by that many tokens, without wrap-around: what the shift cuts
+    off at the border stays a smaller window (Liu et al. 2021, section 3.2, after masking). The first ``prefix``
+    tokens (class token, registers) see all and are seen by all.
     """
 
     rows: int
@@ -163,10 +257,15 @@ class Window2d(Mask):
     def tokens(self) -> int:
         return self.prefix + self.rows * self.cols
 
-    def _window(self, token: Tensor) -> Tensor:
+    @property
+    def lengths(self) -> tuple[int, int]:  # type: ignore[override]
+        return self.tokens, self.tokens
+
+    def window(self, token: Tensor) -> Tensor:
+        """Number of the window that each token is in, whatever it is for prefix tokens."""
         cell = (token - self.prefix).clamp(min=0)
         row, col = cell // self.cols, cell % self.cols
-        # Adding (size - shift) puts a border at every position congruent to shift, and keeps the quotient positive.
+        # Adding (size - shift) puts a border at every position congruent to shift, and keeps quotients positive.
         row = (row + (self.height - self.shift % self.height)) // self.height
         col = (col + (self.width - self.shift % self.width)) // self.width
         return row * (self.cols // self.width + 3) + col
@@ -174,11 +273,18 @@ class Window2d(Mask):
     def allowed(self, grid: Grid) -> Tensor:
         if grid.key_length != self.tokens or grid.query_length != self.tokens:
             raise ValueError(
-                f"Window2d of {self.rows}x{self.cols} tokens and {self.prefix} prefix tokens needs length {self.tokens}, "
-                f"got {grid.query_length} queries and {grid.key_length} keys"
+                f"Window2d of {self.rows}x{self.cols} tokens and {self.prefix} prefix tokens needs length "
+                f"{self.tokens}, got {grid.query_length} queries and {grid.key_length} keys"
             )
-        same = self._window(grid.position) == self._window(grid.key)
+        same = self.window(grid.position) == self.window(grid.key)
         return same | (grid.position < self.prefix) | (grid.key < self.prefix)
+
+    def support(self, query_length: int, key_length: int) -> list[Pattern]:
+        prefix = tuple(range(self.prefix))
+        return [Cells(self), Columns(prefix), Rows(prefix)] if prefix else [Cells(self)]
+
+    def seen(self, query_length: int, key_length: int, device: torch.device) -> None:
+        return None  # every token sees itself
 
 
 class Global(Mask):
@@ -194,8 +300,10 @@ class Global(Mask):
             raise ValueError(f"Global positions are absolute and count from 0, got {self.tokens[0]}")
 
     def allowed(self, grid: Grid) -> Tensor:
-        tokens = torch.tensor(self.tokens, dtype=torch.long, device=grid.device)
-        return torch.isin(grid.position, tokens) | torch.isin(grid.key, tokens)
+        return pattern.member(grid.position, self.tokens) | pattern.member(grid.key, self.tokens)
+
+    def support(self, query_length: int, key_length: int) -> list[Pattern]:
+        return [Columns(self.tokens), Rows(self.tokens)]
 
     def __repr__(self) -> str:
         return f"Global({list(self.tokens)})"
@@ -211,17 +319,17 @@ class Padding(Mask):
     """Which keys are real.
 
     Args:
-        real: the number of real keys of each sample, an integer tensor (batch,), the rest being padding on the right;
-            or a boolean tensor (batch, key_length), True for real keys, which can say left padding too.
+        real: the number of real keys of each sample, an integer tensor (batch,), the rest being padding on the
+            right; or a boolean tensor (batch, key_length), True for real keys, which can say left padding too.
     """
+
+    key_only = True
 
     def __init__(self, real: Tensor | Sequence[int]) -> None:
         real = torch.as_tensor(real)
         if real.dtype == torch.bool:
             if real.dim() != 2:
-                raise ValueError(
-                    f"Padding takes a boolean (batch, key_length), got shape {tuple(real.shape)}"
-                )
+                raise ValueError(f"Padding takes a boolean (batch, key_length), got shape {tuple(real.shape)}")
         elif real.dtype.is_floating_point or real.dtype.is_complex:
             raise ValueError(f"Padding takes lengths (integers) or a boolean tensor, got {real.dtype}")
         elif real.dim() != 1:
@@ -229,21 +337,27 @@ class Padding(Mask):
                 f"Padding takes lengths (batch,) or a boolean (batch, key_length), got {real.dtype} of shape "
                 f"{tuple(real.shape)}: for a 0/1 tensor use .bool()"
             )
-        self.real = real
+        self.real_keys = real
+
+    @property
+    def lengths(self) -> tuple[int | None, int | None]:  # type: ignore[override]
+        return None, int(self.real_keys.max()) if self.real_keys.dim() == 1 else self.real_keys.shape[1]
 
     def allowed(self, grid: Grid) -> Tensor:
-        real = self.real.to(grid.device)
-        if real.dtype != torch.bool:
+        real = self.real_keys.to(grid.device)
+        if real.dim() == 1:
+            if grid.batch is not None:
+                return grid.key < real[grid.batch]
             return grid.key < real.reshape(-1, *(1,) * (grid.dims + 1))
         if real.shape[1] != grid.key_length:
             raise ValueError(
                 f"Padding is of shape {tuple(real.shape)} but there are {grid.key_length} keys "
                 "(with a cache, padding covers every key so far)"
             )
-        return real[:, grid.key].unsqueeze(1)
+        return real[grid.batch, grid.key] if grid.batch is not None else real[:, grid.key].unsqueeze(1)
 
     def __repr__(self) -> str:
-        return f"Padding({self.real.tolist()})"
+        return f"Padding({self.real_keys.tolist()})"
 
 
 class Segments(Mask):
@@ -261,6 +375,10 @@ class Segments(Mask):
             if ids.dim() != 2:
                 raise ValueError(f"Segments {name} are (batch, length), got shape {tuple(ids.shape)}")
 
+    @property
+    def lengths(self) -> tuple[int, int]:  # type: ignore[override]
+        return self.query_ids.shape[1], self.key_ids.shape[1]
+
     def allowed(self, grid: Grid) -> Tensor:
         query_ids, key_ids = self.query_ids.to(grid.device), self.key_ids.to(grid.device)
         if query_ids.shape[1] != grid.query_length or key_ids.shape[1] != grid.key_length:
@@ -268,7 +386,14 @@ class Segments(Mask):
                 f"Segments are of shapes {tuple(query_ids.shape)} and {tuple(key_ids.shape)} but there are "
                 f"{grid.query_length} queries and {grid.key_length} keys"
             )
+        if grid.batch is not None:
+            return query_ids[grid.batch, grid.query] == key_ids[grid.batch, grid.key]
         return (query_ids[:, grid.query] == key_ids[:, grid.key]).unsqueeze(1)
+
+    def seen(self, query_length: int, key_length: int, device: torch.device) -> Tensor:
+        return torch.stack([torch.isin(keys, ids) for ids, keys in zip(self.query_ids, self.key_ids, strict=True)]).to(
+            device
+        )
 
     def __repr__(self) -> str:
         return f"Segments({self.query_ids.tolist()}, {self.key_ids.tolist()})"
@@ -280,49 +405,124 @@ class Dense(Mask):
     def __init__(self, mask: Tensor) -> None:
         if mask.dtype != torch.bool:
             raise ValueError(f"Dense takes a boolean tensor, got {mask.dtype}: use .bool()")
-        _check_dims(mask)
+        check_dims(mask)
         self.mask = mask
+
+    @property
+    def key_only(self) -> bool:  # type: ignore[override]
+        return self.mask.shape[-2] == 1
+
+    @property
+    def lengths(self) -> tuple[int | None, int | None]:  # type: ignore[override]
+        return tuple(length if length > 1 else None for length in self.mask.shape[-2:])  # type: ignore[return-value]
 
     def allowed(self, grid: Grid) -> Tensor:
         mask = self.mask.to(grid.device)
-        _check_lengths(mask, grid.query_length, grid.key_length)
+        check_lengths(mask, grid.query_length, grid.key_length)
         query = grid.query if mask.shape[-2] > 1 else grid.query * 0
         key = grid.key if mask.shape[-1] > 1 else grid.key * 0
-        return mask[..., query, key]
+        if grid.batch is None or grid.head is None or mask.dim() == 2:
+            return mask[..., query, key]
+        batch = grid.batch if mask.shape[0] > 1 else grid.batch * 0
+        head = grid.head if mask.shape[1] > 1 else grid.head * 0
+        return mask[batch, head, query, key]
+
+    def seen(self, query_length: int, key_length: int, device: torch.device) -> Tensor:
+        check_lengths(self.mask, query_length, key_length)
+        seen = self.mask.any(dim=-2).expand(*self.mask.shape[:-2], key_length).to(device)
+        return seen.any(dim=1) if seen.dim() == 3 else seen.unsqueeze(0)
+
+    def head_slice(self, start: int, stop: int) -> Mask:
+        return Dense(self.mask[:, start:stop]) if self.mask.dim() == 4 and self.mask.shape[1] > 1 else self
 
     def __repr__(self) -> str:
         return f"Dense({tuple(self.mask.shape)})"
 
 
 @dataclass(frozen=True)
-class And(Mask):
-    """Pairs that both masks allow."""
+class _Pair(Mask):
+    """What ``And`` and ``Or`` have in common."""
 
     first: Mask
     second: Mask
 
+    @property
+    def relative(self) -> bool:  # type: ignore[override]
+        return self.first.relative and self.second.relative
+
+    @property
+    def key_only(self) -> bool:  # type: ignore[override]
+        return self.first.key_only and self.second.key_only
+
+    @property
+    def lengths(self) -> tuple[int | None, int | None]:  # type: ignore[override]
+        pairs = zip(self.first.lengths, self.second.lengths, strict=True)
+        return tuple(a if b is None else b if a is None else max(a, b) for a, b in pairs)  # type: ignore[return-value]
+
+    def for_heads(self, heads: int | None) -> Mask:
+        return type(self)(self.first.for_heads(heads), self.second.for_heads(heads))
+
+    def head_slice(self, start: int, stop: int) -> Mask:
+        return type(self)(self.first.head_slice(start, stop), self.second.head_slice(start, stop))
+
+    def head_groups(self) -> int:
+        return lcm(self.first.head_groups(), self.second.head_groups())
+
+
+@dataclass(frozen=True)
+class And(_Pair):
+    """Pairs that both masks allow."""
+
     def allowed(self, grid: Grid) -> Tensor:
         return self.first.allowed(grid) & self.second.allowed(grid)
 
-    def for_heads(self, heads: int | None) -> Mask:
-        return And(self.first.for_heads(heads), self.second.for_heads(heads))
+    @property
+    def causal(self) -> bool:  # type: ignore[override]
+        return self.first.causal or self.second.causal
+
+    @property
+    def band(self) -> Band | None:  # type: ignore[override]
+        a, b = self.first.band, self.second.band
+        return None if a is None or b is None else a.intersect(b)
+
+    def support(self, query_length: int, key_length: int) -> list[Pattern]:
+        first, second = (mask.support(query_length, key_length) for mask in (self.first, self.second))
+        return pattern.intersect(first, second, query_length, key_length)
+
+    def seen(self, query_length: int, key_length: int, device: torch.device) -> Tensor | None:
+        if self.band is not None or not (self.first.key_only or self.second.key_only):
+            return super().seen(query_length, key_length, device)
+        return self._both("seen", query_length, key_length, device)
+
+    def real(self, query_length: int, key_length: int, device: torch.device) -> Tensor | None:
+        return self._both("real", query_length, key_length, device)
+
+    def _both(self, name: str, query_length: int, key_length: int, device: torch.device) -> Tensor | None:
+        first, second = (getattr(m, name)(query_length, key_length, device) for m in (self.first, self.second))
+        return second if first is None else first if second is None else first & second
 
     def __repr__(self) -> str:
         return f"({self.first!r} & {self.second!r})"
 
 
 @dataclass(frozen=True)
-class Or(Mask):
+class Or(_Pair):
     """Pairs that either mask allows."""
-
-    first: Mask
-    second: Mask
 
     def allowed(self, grid: Grid) -> Tensor:
         return self.first.allowed(grid) | self.second.allowed(grid)
 
-    def for_heads(self, heads: int | None) -> Mask:
-        return Or(self.first.for_heads(heads), self.second.for_heads(heads))
+    @property
+    def causal(self) -> bool:  # type: ignore[override]
+        return self.first.causal and self.second.causal
+
+    def support(self, query_length: int, key_length: int) -> list[Pattern]:
+        first, second = (mask.support(query_length, key_length) for mask in (self.first, self.second))
+        return pattern.union([*first, *second], query_length, key_length)
+
+    def seen(self, query_length: int, key_length: int, device: torch.device) -> Tensor | None:
+        first, second = (m.seen(query_length, key_length, device) for m in (self.first, self.second))
+        return None if first is None or second is None else first | second
 
     def __repr__(self) -> str:
         return f"({self.first!r} | {self.second!r})"
@@ -334,11 +534,29 @@ class Not(Mask):
 
     mask: Mask
 
+    @property
+    def relative(self) -> bool:  # type: ignore[override]
+        return self.mask.relative
+
+    @property
+    def key_only(self) -> bool:  # type: ignore[override]
+        return self.mask.key_only
+
+    @property
+    def lengths(self) -> tuple[int | None, int | None]:  # type: ignore[override]
+        return self.mask.lengths
+
     def allowed(self, grid: Grid) -> Tensor:
         return ~self.mask.allowed(grid)
 
     def for_heads(self, heads: int | None) -> Mask:
         return Not(self.mask.for_heads(heads))
+
+    def head_slice(self, start: int, stop: int) -> Mask:
+        return Not(self.mask.head_slice(start, stop))
+
+    def head_groups(self) -> int:
+        return self.mask.head_groups()
 
     def __repr__(self) -> str:
         return f"~{self.mask!r}"
@@ -357,17 +575,41 @@ class PerHead(Mask):
         if not self.masks or self.heads % len(self.masks):
             raise ValueError(f"{self.heads} heads cannot be split into {len(self.masks)} equal groups")
 
+    @property
+    def causal(self) -> bool:  # type: ignore[override]
+        return all(mask.causal for mask in self.masks)
+
+    @property
+    def lengths(self) -> tuple[int | None, int | None]:  # type: ignore[override]
+        return self.masks[0].lengths
+
+    def support(self, query_length: int, key_length: int) -> list[Pattern]:
+        patterns = [p for mask in self.masks for p in mask.support(query_length, key_length)]
+        return pattern.union(patterns, query_length, key_length)
+
     def for_heads(self, heads: int | None) -> Mask:
         return PerHead(self.masks, heads)
 
+    def head_slice(self, start: int, stop: int) -> Mask:
+        group = self.heads // len(self.masks)
+        first, last = start // group, (stop - 1) // group
+        return self.masks[first] if first == last else PerHead([self.masks[h // group] for h in range(start, stop)])
+
+    def head_groups(self) -> int:
+        return len(self.masks)
+
     def allowed(self, grid: Grid) -> Tensor:
-        dims = grid.dims
+        group = self.heads // len(self.masks)
         parts = [mask.allowed(grid) for mask in self.masks]
-        parts = [part.reshape((1,) * (dims + 2 - part.dim()) + tuple(part.shape)) for part in parts]
+        if grid.head is not None:
+            chosen = parts[0]
+            for number, part in enumerate(parts[1:], start=1):
+                chosen = torch.where(grid.head // group >= number, part, chosen)
+            return chosen
+        parts = [part.reshape((1,) * (grid.dims + 2 - part.dim()) + tuple(part.shape)) for part in parts]
         if any(part.shape[1] > 1 for part in parts):
             raise ValueError("a mask inside PerHead cannot itself differ between heads")
         shape = torch.broadcast_shapes(*(part.shape for part in parts))
-        group = self.heads // len(self.masks)
         return torch.cat([part.expand(shape).expand(-1, group, *shape[2:]) for part in parts], dim=1)
 
     def __repr__(self) -> str:
@@ -388,7 +630,7 @@ def parse_mask(mask: Mask | Tensor | None) -> tuple[Mask | None, Tensor | None]:
         return Dense(mask), None
     if not mask.dtype.is_floating_point:
         raise ValueError(f"got an integer mask ({mask.dtype}): use .bool(), where True means 'may attend'")
-    _check_dims(mask)
+    check_dims(mask)
     if (
         not torch.compiler.is_compiling()
         and mask.numel()
@@ -402,7 +644,7 @@ def parse_mask(mask: Mask | Tensor | None) -> tuple[Mask | None, Tensor | None]:
     return None, mask
 
 
-def _check_dims(mask: Tensor) -> None:
+def check_dims(mask: Tensor) -> None:
     if mask.dim() not in (2, 4):
         raise ValueError(
             f"a mask tensor is (query, key) or 4-D, got shape {tuple(mask.shape)}: {CONVENTION}"
@@ -410,9 +652,21 @@ def _check_dims(mask: Tensor) -> None:
         )
 
 
-def _check_lengths(mask: Tensor, query_length: int, key_length: int) -> None:
+def check_lengths(mask: Tensor, query_length: int, key_length: int) -> None:
     if mask.shape[-2] not in (1, query_length) or mask.shape[-1] not in (1, key_length):
         raise ValueError(
-            f"mask of shape {tuple(mask.shape)} does not broadcast to (batch, heads, {query_length}, {key_length}): "
-            f"{CONVENTION}"
+            f"mask of shape {tuple(mask.shape)} does not broadcast to (batch, heads, {query_length}, "
+            f"{key_length}): {CONVENTION}"
         )
+
+
+def _seen_in_band(band: Band, query_length: int, key_length: int, device: torch.device) -> Tensor | None:
+    """Keys that some query of the band reaches: there is a position in reach that the step hits."""
+    first, last = key_length - query_length, key_length - 1
+    self_seen = (band.left is None or band.left >= 0) and (band.right is None or band.right >= 0)
+    if self_seen and (first <= 0 or (band.step == 1 and band.left is None)):
+        return None
+    key = torch.arange(key_length, device=device)
+    low = torch.full_like(key, first) if band.right is None else (key - band.right).clamp(min=first)
+    high = torch.full_like(key, last) if band.left is None else (key + band.left).clamp(max=last)
+    return (low + (key - low) % band.step <= high).unsqueeze(0)

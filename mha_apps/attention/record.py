@@ -56,9 +56,7 @@ def record_attention(
     if layers is not None:
         chosen = []
         for layer in layers:
-            if (isinstance(layer, str) and layer not in found) or (
-                isinstance(layer, int) and layer >= len(names)
-            ):
+            if (isinstance(layer, str) and layer not in found) or (isinstance(layer, int) and layer >= len(names)):
                 raise ValueError(f"no attention layer {layer!r}: there are {names}")
             chosen.append(layer if isinstance(layer, str) else names[layer])
         names = [name for name in names if name in chosen]
@@ -70,9 +68,7 @@ def record_attention(
         def record(query: Tensor, key: Tensor, mask: Tensor | None, bias: Tensor | None) -> None:
             rows: Any = slice(None) if queries is None else queries
             query = query[:, :, rows]
-            kept = [
-                part if part is None or part.shape[-2] == 1 else part[..., rows, :] for part in (mask, bias)
-            ]
+            kept = [part if part is None or part.shape[-2] == 1 else part[..., rows, :] for part in (mask, bias)]
             estimate = len(names) * query.shape[:3].numel() * key.shape[2] * 4
             if estimate > limit:
                 raise ValueError(
