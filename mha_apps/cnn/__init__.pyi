@@ -1,9 +1,17 @@
+from .explain import explain as explain
+from .explain import gate_maps as gate_maps
+from .explain import grad_cam as grad_cam
+from .explain import plot_gates as plot_gates
 from .gates import CBAM as CBAM
 from .gates import ChannelAttention as ChannelAttention
 from .gates import EfficientChannelAttention as EfficientChannelAttention
 from .gates import Gate as Gate
 from .gates import SpatialAttention as SpatialAttention
 from .gates import SqueezeExcitation as SqueezeExcitation
+from .models import CifarResNet as CifarResNet
+from .models import GatedCNN as GatedCNN
+from .models import backbone as backbone
+from .recipe import CnnRecipe as CnnRecipe
 from .surgery import GATES as GATES
 from .surgery import GateTable as GateTable
 from .surgery import find_gates as find_gates
@@ -12,3 +20,6 @@ from .surgery import make_gate as make_gate
 from .surgery import plug as plug
 from .surgery import rearm as rearm
 from .surgery import unplug as unplug
+from .train import evaluate as evaluate
+from .train import load_model as load_model
+from .train import train as train

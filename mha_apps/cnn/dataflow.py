@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
-__all__ = ["Flow", "Value", "trace"]
+__all__ = ["Flow", "Value", "evaluation_mode", "trace"]
 
 CONVOLUTIONS = frozenset({"conv1d", "conv2d", "conv3d", "conv_transpose2d", "conv_transpose3d"})
 PRODUCTS = CONVOLUTIONS | {"linear", "matmul", "__matmul__", "bmm", "mm", "addmm", "einsum", "opaque"}
@@ -131,7 +131,7 @@ def _record(
     recorder = _Recorder(within or (lambda path: False))
     for x in inputs:
         recorder.enter("image", (), x, of_image=True, axis=1)
-    with _evaluation_mode(model), recorder.watching(model), torch.random.fork_rng(devices=[]), torch.no_grad():
+    with evaluation_mode(model), recorder.watching(model), torch.random.fork_rng(devices=[]), torch.no_grad():
         result = torch.func.functional_call(model, tensors, inputs)
     leaves = result.values() if isinstance(result, dict) else [result]
     found = [recorder.of(leaf) for leaf in tree_leaves(list(leaves)) if isinstance(leaf, Tensor)]
@@ -242,7 +242,8 @@ class _Recorder(TorchFunctionMode):
 
 
 @contextmanager
-def _evaluation_mode(model: nn.Module) -> Iterator[None]:
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode inside the `with` block, and each module's own mode again after it."""
     # Not model.eval(): a model may override it, and each module's own flag has to come back as it was.
     flags = [(module, module.training) for module in model.modules()]
     for module, _ in flags:

@@ -17,7 +17,7 @@ GateName = Literal["none", "se", "eca", "cbam", "channel", "spatial"]
 class CnnRecipe(ImageRecipe):
     """A CNN with gates. The defaults bring ResNet-20 with CBAM to about 98% on the digits' test images."""
 
-    default_budget: ClassVar[tuple[str, float]] = ("epochs", 30)
+    default_budget: ClassVar[tuple[str, float]] = ("epochs", 20)
 
     model: str = "resnet20"
     """`resnet20`, `resnet32`, `resnet56`, `resnet18_3x3`, a name of torchvision's, or `timm/NAME`."""
@@ -37,13 +37,15 @@ class CnnRecipe(ImageRecipe):
     """Start from the weights that torchvision or timm have for the model; downloads them."""
     optimizer: str = "sgd"
     """Any optimiser name that timm knows; sgd is with Nesterov momentum of 0.9."""
+    batch_size: int = 64
+    """Examples in one optimiser step, over all processes together."""
     learning_rate: float = 0.1
     """Peak learning rate, reached after the warm-up."""
     weight_decay: float = 5e-4
     """Weight decay; never applied to biases and norms."""
     clip: float = 5.0
     """Largest norm of the gradient; 0 turns clipping off."""
-    label_smoothing: float = 0.0
+    label_smoothing: float = 0.1
     """Share of the target that is spread evenly over all classes."""
 
     def check(self) -> None:
