@@ -1,0 +1,193 @@
+"""How a trained forecaster does on rows that it has not seen, beside the forecasts that anyone can make."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from mha_apps.errors import InputError
+from mha_apps.training import Run
+
+from .baselines import last_value, seasonal_naive
+from .engine import forecast_origins
+from .inputs import Inputs
+from .model import LEVELS, ForecastModel
+from .plot import plot_forecast, safe_name
+from .predict import calibration_of, check_frame, load_model, to_long
+from .trainer import load_frame, make_inputs
+
+__all__ = ["Backtest", "backtest", "examine"]
+
+
+@dataclass
+class Backtest:
+    """What a backtest found.
+
+    Attributes:
+        metrics: JSON-able; errors pooled over series are in units of each series' training deviation.
+        series: one row per series, errors in the sensor's own unit.
+        steps: one row per step of the horizon.
+        figures: for each series, the forecast at the origin shown against what came.
+    """
+
+    metrics: dict[str, Any]
+    series: pd.DataFrame
+    steps: pd.DataFrame
+    figures: dict[str, Figure]
+
+
+def backtest(run: Run | str | Path, csv: str | Path | None = None, *, plots: bool = True) -> dict[str, Any]:
+    """What :func:`examine` finds, as one JSON-able dict: the metrics, and the rows of the tables by series and step."""
+    found = examine(run, csv, plots=plots)
+    return found.metrics | {
+        "series": found.series.reset_index().to_dict("records"),
+        "steps": found.steps.reset_index().to_dict("records"),
+    }
+
+
+def examine(run: Run | str | Path, csv: str | Path | None = None, *, plots: bool = True) -> Backtest:
+    """Forecast from every origin after the rows that training saw, and compare with what came.
+
+    The intervals adapt as they would have in operation: at each origin with the truths of earlier rows only.
+
+    Args:
+        run: a run or its folder.
+        csv: the CSV that the run was trained on, or a longer one; the path in the run's recipe when None.
+        plots: write ``plots/backtest-SERIES.png`` into the run.
+
+    Raises:
+        InputError: the CSV has no row after those that training saw.
+    """
+    run, model = load_model(run)
+    source = str(csv) if csv is not None else str(run.config["recipe"]["csv"])
+    frame = check_frame(model, load_frame(source), source)
+    unknown = [str(name) for name in frame.columns if str(name) not in model.series]
+    if unknown:
+        raise InputError(f"{source}: column {unknown[0]!r} is not among the series of the run; leave it out")
+    start = int((frame.index.as_unit("ns").asi8 <= int(model.artifacts["known_until"])).sum())
+    if start >= len(frame):
+        raise InputError(
+            f"{source}: no row after {frame.index[-1]}, the last that training saw; "
+            "give newer rows or train with --holdout 0.2"
+        )
+    result = evaluate(model, frame, start)
+    if plots:
+        for name, figure in result.figures.items():
+            figure.savefig(run.plots_dir / f"backtest-{safe_name(name)}.png", dpi=110)
+    return result
+
+
+def evaluate(model: ForecastModel, frame: pd.DataFrame, start: int) -> Backtest:
+    """Backtest ``model`` on every origin from row ``start`` of ``frame`` on; observed truths only."""
+    inputs = make_inputs(model, frame)
+    horizon = model.horizon
+    # The forecasts of the last origins before the block come true inside it; the intervals learn from them.
+    lead = min(start, horizon)
+    origins = torch.arange(start - lead, len(frame))
+    raw, target = forecast_origins(model, inputs, origins)
+    calibrated = calibration_of(model, inputs).follow(raw, target)[lead:]
+    raw, target, origins = raw[lead:], target[lead:], origins[lead:]
+    points = {"model": calibrated[..., 0].float(), **baselines(model, inputs, origins)}
+    metrics, per_series, per_step = summarize(points, calibrated, target, inputs.scaler.scale, list(frame.columns))
+    metrics |= {"origins": len(origins), "horizon": horizon, "period": model.period}
+    metrics["first_origin"], metrics["last_row"] = str(frame.index[start]), str(frame.index[-1])
+
+    # Shown: an origin in the middle of the block, so neither the easiest nor the hardest was picked.
+    shown = max(0, (len(origins) - horizon) // 2)
+    row = int(origins[shown])
+    values = inputs.scaler.backward(calibrated[shown].numpy(), axis=0)
+    times = frame.index[row : row + horizon]
+    table = to_long(values[:, : len(times)], list(frame.columns), times, (80, 95))
+    figures = {
+        str(name): plot_forecast(
+            frame[name].iloc[max(0, row - 4 * horizon) : row],
+            table[table["unique_id"] == name],
+            truth=frame[name].iloc[row : row + horizon],
+            title=str(name),
+        )
+        for name in frame.columns
+    }
+    return Backtest(metrics, per_series, per_step, figures)
+
+
+@torch.no_grad()
+def baselines(model: ForecastModel, inputs: Inputs, origins: Tensor) -> dict[str, Tensor]:
+    """Point forecasts ``(origins, series, horizon)`` of the linear path, seasonal naive and last value."""
+    past, _ = inputs.windows.every_series(origins)
+    # A past without any value has nothing to repeat: the mean of the training rows, zero here, stands in.
+    naive = torch.nan_to_num(seasonal_naive(past, model.horizon, model.period), nan=0.0)
+    last = torch.nan_to_num(last_value(past, model.horizon), nan=0.0)
+    kept = model.attention_weight.clone()
+    model.attention_weight.zero_()
+    linear, _ = forecast_origins(model, inputs, origins)
+    model.attention_weight.copy_(kept)
+    return {"ridge": linear[..., 0], "seasonal_naive": naive, "last_value": last}
+
+
+def summarize(
+    points: dict[str, Tensor], intervals: Tensor, target: Tensor, scale: np.ndarray, names: list[str]
+) -> tuple[dict[str, Any], pd.DataFrame, pd.DataFrame]:
+    """Errors, skill and coverage: pooled, per series and per step.
+
+    Args:
+        points: point forecasts ``(origins, series, horizon)``, the first of which is the model's.
+        intervals: ``(origins, series, horizon, 6)``.
+        target: ``(origins, series, horizon)``, NaN where unknown.
+        scale: the unit of each series.
+        names: of the series.
+    """
+    known = torch.isfinite(target)
+
+    def mean(values: Tensor, axes: tuple[int, ...]) -> Tensor:
+        count = known.sum(axes).double()
+        total = torch.where(known, values.double(), 0.0).sum(axes)
+        return torch.where(count > 0, total / count.clamp_min(1), torch.nan)
+
+    everything, by_series, by_step = (0, 1, 2), (0, 2), (0, 1)
+    absolute = {name: (point - target).abs() for name, point in points.items()}
+    inside = {
+        80: (target >= intervals[..., 2]) & (target <= intervals[..., 4]),
+        95: (target >= intervals[..., 1]) & (target <= intervals[..., 5]),
+    }
+    gap = target.double().unsqueeze(-1) - intervals[..., 1:]
+    levels = torch.tensor(LEVELS, dtype=gap.dtype)
+    pinball = torch.maximum(levels * gap, (levels - 1) * gap).mean(-1)
+    width = intervals[..., 4] - intervals[..., 2]
+
+    mae = {name: float(mean(error, everything)) for name, error in absolute.items()}
+    metrics: dict[str, Any] = {
+        "mae": mae["model"],
+        "mse": float(mean((points["model"] - target).square(), everything)),
+        "baselines": {name: value for name, value in mae.items() if name != "model"},
+        "skill": {name: 1 - mae["model"] / value for name, value in mae.items() if name != "model" and value},
+        "coverage": {str(level): float(mean(hit.float(), everything)) for level, hit in inside.items()},
+        "pinball": float(mean(pinball, everything)),
+        "observed": int(known.sum()),
+    }
+    quarters = torch.arange(target.shape[-1]).chunk(4)
+    metrics["coverage_by_quarter"] = {
+        str(level): [
+            float((hit[..., part] & known[..., part]).sum() / known[..., part].sum().clamp_min(1)) for part in quarters
+        ]
+        for level, hit in inside.items()
+    }
+    unit = torch.from_numpy(scale)
+    series = pd.DataFrame(
+        {f"mae {name}": mean(error, by_series) * unit for name, error in absolute.items()}
+        | {f"coverage {level}%": mean(hit.float(), by_series) for level, hit in inside.items()}
+        | {"pinball": mean(pinball, by_series) * unit, "width 80%": mean(width, by_series) * unit},
+        index=pd.Index(names, name="series"),
+    )
+    steps = pd.DataFrame(
+        {f"mae {name}": mean(error, by_step) for name, error in absolute.items()}
+        | {f"coverage {level}%": mean(hit.float(), by_step) for level, hit in inside.items()},
+        index=pd.RangeIndex(1, target.shape[-1] + 1, name="step"),
+    )
+    return metrics, series, steps

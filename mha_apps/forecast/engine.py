@@ -1,0 +1,50 @@
+"""Running a model over many origins, which training, calibration, prediction and backtests all do."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from mha_apps.training.device import autocast
+
+from .inputs import Inputs
+from .model import ForecastModel
+
+__all__ = ["forecast_origins"]
+
+CHANNELS = 1024  # channel windows in one forward pass
+
+
+@torch.no_grad()
+def forecast_origins(
+    model: ForecastModel,
+    inputs: Inputs,
+    origins: Tensor,
+    *,
+    device: torch.device | None = None,
+    precision: str = "fp32",
+) -> tuple[Tensor, Tensor]:
+    """Forecasts of every series at ``origins`` (int64), in standardised units.
+
+    Returns:
+        The forecasts ``(origins, series, horizon, 6)`` float32 and the targets ``(origins, series, horizon)``, NaN
+        where missing or after the last row.
+    """
+    model.eval()
+    device = device or next(model.parameters()).device
+    windows = inputs.windows
+    forecast = torch.empty(len(origins), windows.series, windows.horizon, 6)
+    target = torch.empty(len(origins), windows.series, windows.horizon)
+    for number, group in enumerate(inputs.groups):
+        done = 0
+        for part in origins.split(max(1, CHANNELS // len(group))):
+            batch = inputs.batch(part, torch.full_like(part, number))
+            with autocast(device, precision):
+                output = model({name: value.to(device) for name, value in batch.items()})
+            here = slice(done, done + len(part))
+            level = batch["level"]
+            forecast[here, group] = output.float().cpu() + level.unsqueeze(-1)
+            known = batch["weight"] > 0
+            target[here, group] = torch.where(known, batch["target"] + level, torch.nan)
+            done += len(part)
+    return forecast, target

@@ -1,0 +1,83 @@
+"""The bridge between windows and the network: centring, the linear forecast and the calendar, for a batch of origins.
+
+All of it happens on the CPU, the linear forecast in float64: it is never rounded to bf16 and works on devices
+without float64.
+"""
+
+from __future__ import annotations
+
+import pandas as pd
+import torch
+from torch import Tensor
+
+from .calendar import encode, extend
+from .windows import Scaler, Windows, centre
+
+__all__ = ["GROUP", "Inputs"]
+
+GROUP = 16  # series in one example: channels attend within a group, and ten thousand series still fit in memory
+
+
+class Inputs:
+    """Makes the batches that :class:`mha_apps.forecast.model.ForecastModel` reads.
+
+    An example is a group of at most 16 series at one origin. ``index`` are the timestamps of the rows of
+    ``windows``; the calendar before and after them is worked out from the frequency.
+    """
+
+    def __init__(
+        self,
+        windows: Windows,
+        index: pd.DatetimeIndex,
+        *,
+        linear: Tensor,
+        scaler: Scaler,
+        patch: int,
+        trailing: int,
+        cycles: list[str],
+        identities: Tensor | None = None,
+    ) -> None:
+        self.windows, self.linear, self.trailing = windows, linear, trailing
+        self.scaler = scaler
+        look_back, horizon = windows.look_back, windows.horizon
+        freq = index.freq if index.freq is not None else index[1] - index[0] if len(index) > 1 else "D"
+        before = pd.date_range(end=index[0], periods=look_back + 1, freq=freq)[:-1]
+        future = -(-horizon // patch) * patch
+        whole = before.append(index).append(extend(index, future))
+        waves, bins = encode(whole, cycles)
+        self.waves, self.bins = torch.from_numpy(waves), torch.from_numpy(bins)
+        # Offsets of the tokens' first steps from the origin, in the rows of the calendar.
+        self.offsets = torch.arange(-look_back, future, patch) + look_back
+        self.identities = torch.arange(1, windows.series + 1) if identities is None else identities
+        size = min(GROUP, windows.series)
+        starts = list(range(0, windows.series - size + 1, size)) if size else []
+        if size and windows.series % size:
+            starts.append(windows.series - size)  # the last group overlaps the one before it, and is full
+        self.groups = torch.stack([torch.arange(start, start + size) for start in starts])
+
+    def batch(self, origins: Tensor, groups: Tensor | None = None) -> dict[str, Tensor]:
+        """The examples at ``origins`` ``(batch,)`` of the series groups ``groups`` ``(batch,)``, group 0 when None.
+
+        Returns:
+            ``past``, ``mask`` ``(batch, channels, look_back)``; ``linear``, ``target``, ``weight`` ``(batch, channels,
+            horizon)``, the target zero where it is missing and the weight too; ``level`` ``(batch, channels, 1)``;
+            ``identity`` ``(batch, channels)``; ``waves``, ``bins`` ``(batch, tokens, ...)``. Everything float is
+            float32, standardised and relative to the level.
+        """
+        series = self.groups[torch.zeros_like(origins) if groups is None else groups]
+        rows = self.windows.at(series, origins[:, None].expand_as(series))
+        past, mask, level = centre(rows.past.double(), self.trailing)
+        known = torch.isfinite(rows.future)
+        target = torch.where(known, rows.future.double() - level, 0.0)
+        token_rows = origins[:, None] + self.offsets
+        return {
+            "past": past.float(),
+            "mask": mask.float(),
+            "linear": (past @ self.linear).float(),
+            "target": target.float(),
+            "weight": known.float(),
+            "level": level.float(),
+            "identity": self.identities[series],
+            "waves": self.waves[token_rows],
+            "bins": self.bins[token_rows],
+        }

@@ -1,0 +1,308 @@
+"""The network: a fixed linear forecast, and attention that learns what it leaves over behind gates that start at zero.
+
+Tokens are patches of one channel's past, and patches of its future that hold the linear forecast and the calendar,
+so one sequence knows what was, what the linear path expects and what time it will be (patching: Nie et al. 2023,
+"A Time Series is Worth 64 Words"). Blocks attend along time and, with several channels, between channels at the same
+time (as in Zhang and Yan 2023, "Crossformer"). The quantiles are a median and positive gaps, so they cannot cross.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from einops import rearrange
+from huggingface_hub import PyTorchModelHubMixin
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from mha_apps.attention import Dilated, Mask, PerHead, TransformerBlock, Window
+
+from .calendar import CYCLES
+
+__all__ = ["LEVELS", "AttentionPath", "ForecastModel"]
+
+LEVELS = (0.025, 0.1, 0.5, 0.9, 0.975)
+"""The quantiles that the model gives, in order; the outer pairs bound the 95% and the 80% interval."""
+
+UNKNOWN = 0  # identity of a series that training did not know; known ones count from 1
+
+
+class AttentionPath(nn.Module):
+    """Corrections to a linear forecast.
+
+    Args:
+        look_back: steps of the past, a multiple of ``patch``.
+        horizon: steps of the future.
+        patch: steps in a token.
+        identities: how many series have an embedding of their own.
+        cycles: names of calendar cycles, see :mod:`mha_apps.forecast.calendar`.
+        dim, heads, layers, dropout: size of the transformer.
+        channels: let channels attend to each other.
+        window: how many tokens to each side the near heads see, and the far heads one period apart; None lets every
+            head see every token.
+        period_tokens: tokens in a period, for the far heads.
+    """
+
+    def __init__(
+        self,
+        *,
+        look_back: int,
+        horizon: int,
+        patch: int,
+        identities: int,
+        cycles: Sequence[str],
+        dim: int,
+        heads: int,
+        layers: int,
+        dropout: float,
+        channels: bool,
+        window: int | None,
+        period_tokens: int,
+    ) -> None:
+        super().__init__()
+        if look_back % patch:
+            raise ValueError(f"look_back {look_back} is not a multiple of patch {patch}")
+        self.patch, self.horizon = patch, horizon
+        self.past_tokens, self.future_tokens = look_back // patch, -(-horizon // patch)
+        self.outputs = 1 + len(LEVELS)
+        self.embed = nn.Linear(2 * patch, dim)
+        self.waves = nn.Linear(2 * len(cycles), dim, bias=False) if cycles else None
+        self.bins = nn.ModuleList(nn.Embedding(CYCLES[name].values, dim) for name in cycles)
+        self.identity = nn.Embedding(identities + 1, dim)
+        self.place = nn.Parameter(torch.zeros(self.past_tokens + self.future_tokens, dim))
+        self.context = nn.Linear(1, dim)
+        for table in (*self.bins, self.identity):
+            nn.init.normal_(table.weight, std=0.02)
+        nn.init.normal_(self.place, std=0.02)
+        self.input_dropout = nn.Dropout(dropout)
+
+        def block() -> TransformerBlock:
+            return TransformerBlock(dim, heads, mlp_ratio=2.0, dropout=dropout)
+
+        self.time = nn.ModuleList(block() for _ in range(layers))
+        self.across = nn.ModuleList(block() for _ in range(layers)) if channels else None
+        self.mask: Mask | None = None
+        if window is not None:
+            # Half of the heads look at what is near, half at the same phase of earlier and later periods.
+            near, far = Window(window, window), Dilated(window, max(1, period_tokens))
+            self.mask = PerHead([near, far]) if heads % 2 == 0 else near | far
+        self.norm = nn.LayerNorm(dim)
+        self.head = nn.Linear(dim, patch * self.outputs)
+        # One gate per block of the horizon, for the point and for the quantiles: at zero the linear path stands alone.
+        self.gate = nn.Parameter(torch.zeros(self.future_tokens, 2))
+
+    def forward(
+        self,
+        past: Tensor,
+        mask: Tensor,
+        linear: Tensor,
+        waves: Tensor,
+        bins: Tensor,
+        identity: Tensor,
+        context: Tensor,
+    ) -> Tensor:
+        """Corrections ``(batch, channels, horizon, 6)``: point, median shift and four log gaps, in local units.
+
+        Args:
+            past: ``(batch, channels, look_back)``, zero where missing.
+            mask: same shape, 1 where observed.
+            linear: ``(batch, channels, horizon)``, the linear forecast in the same units.
+            waves: ``(batch, tokens, 2 * cycles)`` at the first step of each token, past and future.
+            bins: ``(batch, tokens, cycles)``.
+            identity: ``(batch, channels)``; 0 is an unknown series.
+            context: ``(batch, channels, 1)``, log of the local scale.
+        """
+        batch, channels, _ = past.shape
+        filler = self.future_tokens * self.patch - self.horizon
+        future = nn.functional.pad(linear, (0, filler))
+        values = torch.cat([past, future], -1)
+        seen = torch.cat([mask, torch.zeros_like(future)], -1)
+        tokens = torch.stack([values, seen], 2)
+        x = self.embed(rearrange(tokens, "b c two (n p) -> b c n (two p)", p=self.patch))
+        time = self.place
+        if self.waves is not None:
+            time = time + self.waves(waves)
+            for column, table in enumerate(self.bins):
+                time = time + table(bins[..., column])
+            time = time.unsqueeze(1)
+        x = x + time + (self.identity(identity) + self.context(context)).unsqueeze(2)
+        x = self.input_dropout(x)
+        for depth, block in enumerate(self.time):
+            x = block(rearrange(x, "b c n d -> (b c) n d"), self.mask)
+            x = rearrange(x, "(b c) n d -> b c n d", b=batch)
+            if self.across is not None and channels > 1:
+                x = self.across[depth](rearrange(x, "b c n d -> (b n) c d"))
+                x = rearrange(x, "(b n) c d -> b c n d", b=batch)
+        y = self.head(self.norm(x[:, :, self.past_tokens :]))
+        y = rearrange(y, "b c n (p o) -> b c n p o", o=self.outputs)
+        gate = self.gate[:, None, [0] + [1] * (self.outputs - 1)]
+        y = rearrange(y * gate, "b c n p o -> b c (n p) o")
+        return y[:, :, : self.horizon]
+
+
+class ForecastModel(nn.Module, PyTorchModelHubMixin):
+    """Point forecast and quantiles for every channel and step; see the module's first lines.
+
+    Args:
+        series: names of the series, in the order of the identities.
+        look_back, horizon, patch, period: in rows.
+        trailing: rows over which windows are centred.
+        cycles: calendar cycles.
+        frequency: pandas' name of the sampling step; it and ``zone`` are records for those who load the model.
+        zone: time zone of the training rows, or None.
+        dim, heads, layers, dropout, channels, window: of each attention path.
+        members: how many attention paths are averaged.
+
+    What is not a weight (the float64 linear map, scaler, calibration, tail of the training rows) is in
+    ``artifacts``, on the CPU, and is saved beside the weights in ``artifacts.safetensors``.
+    """
+
+    residual_scale: Tensor
+    spread: Tensor
+    attention_weight: Tensor
+
+    def __init__(
+        self,
+        *,
+        series: list[str],
+        look_back: int,
+        horizon: int,
+        patch: int,
+        period: int,
+        trailing: int,
+        cycles: list[str],
+        frequency: str,
+        zone: str | None = None,
+        dim: int = 32,
+        heads: int = 4,
+        layers: int = 2,
+        dropout: float = 0.1,
+        channels: bool = True,
+        window: int | None = None,
+        members: int = 1,
+    ) -> None:
+        super().__init__()
+        self.series, self.look_back, self.horizon = list(series), look_back, horizon
+        self.patch, self.period, self.trailing = patch, period, trailing
+        self.cycles, self.frequency, self.zone = list(cycles), frequency, zone
+        self.paths = nn.ModuleList(
+            AttentionPath(
+                look_back=look_back,
+                horizon=horizon,
+                patch=patch,
+                identities=len(series),
+                cycles=cycles,
+                dim=dim,
+                heads=heads,
+                layers=layers,
+                dropout=dropout,
+                channels=channels and len(series) > 1,
+                window=window,
+                period_tokens=max(1, period // patch),
+            )
+            for _ in range(members)
+        )
+        # Residuals of the linear path on validation: their size per series, and the shape of their quantiles per
+        # step (median shift; gaps from the median to 10%, from there to 2.5%, to 90%, to 97.5%).
+        self.register_buffer("residual_scale", torch.ones(len(series) + 1))
+        self.register_buffer("spread", torch.tensor([0.0, 1.28, 0.68, 1.28, 0.68]).repeat(horizon, 1))
+        self.register_buffer("attention_weight", torch.ones(()))
+        self.artifacts: dict[str, Tensor] = {}
+
+    def forward(self, batch: dict[str, Tensor]) -> Tensor:
+        """Forecasts relative to each window's centre, in standardised units.
+
+        Args:
+            batch: what :class:`mha_apps.forecast.inputs.Inputs` makes.
+
+        Returns:
+            ``(batch, channels, horizon, 6)``: the mean and the five quantiles of ``LEVELS``, never crossing. In
+            training mode one such tensor per member, stacked in front.
+        """
+        scale = self.residual_scale[batch["identity"]].unsqueeze(-1)
+        power = (batch["past"].square() * batch["mask"]).sum(-1, keepdim=True)
+        local = (power / batch["mask"].sum(-1, keepdim=True).clamp_min(1.0) + scale.square()).sqrt()
+        if not self.training and not bool(self.attention_weight):
+            return self._assemble(batch["linear"], scale, local, None)
+        each = [
+            self._assemble(
+                batch["linear"],
+                scale,
+                local,
+                path(
+                    batch["past"] / local,
+                    batch["mask"],
+                    batch["linear"] / local,
+                    batch["waves"],
+                    batch["bins"],
+                    batch["identity"],
+                    local.log(),
+                ).float(),
+            )
+            for path in self.paths
+        ]
+        # The mean of sorted quantiles is sorted.
+        return torch.stack(each) if self.training else torch.stack(each).mean(0)
+
+    def _assemble(self, linear: Tensor, scale: Tensor, local: Tensor, correction: Tensor | None) -> Tensor:
+        base = self.spread * scale.unsqueeze(-1)  # (batch, channels, horizon, 5)
+        if correction is None:
+            point, median, gaps = linear, linear + base[..., 0], base[..., 1:]
+        else:
+            point = linear + local * correction[..., 0]
+            median = point + base[..., 0] + local * correction[..., 1]
+            gaps = base[..., 1:] * correction[..., 2:].clamp(-3.0, 3.0).exp()
+        low, high = median - gaps[..., 0], median + gaps[..., 2]
+        return torch.stack([point, low - gaps[..., 1], low, median, high, high + gaps[..., 3]], -1)
+
+    @torch.no_grad()
+    def set_spread(self, residuals: Tensor) -> None:
+        """Start the quantiles from the linear path's residuals ``(windows, series, horizon)``, NaN where unknown."""
+        known = torch.isfinite(residuals)
+        power = torch.where(known, residuals, 0.0).square().sum((0, 2)) / known.sum((0, 2)).clamp_min(1)
+        scale = power.sqrt()
+        usable = scale[known.any(0).any(-1)]
+        typical = usable.median() if usable.numel() else torch.ones(())
+        floor = 1e-3 * typical.clamp_min(1e-3)
+        scale = torch.where(known.any(0).any(-1), scale, typical).clamp_min(floor)
+        self.residual_scale[1:] = scale
+        self.residual_scale[UNKNOWN] = scale.median()
+        shape = (residuals / scale[:, None]).movedim(-1, 0).flatten(1)  # (horizon, windows * series)
+        if not bool(known.any()):
+            return
+        # Steps are pooled with their neighbours until the outer quantile rests on some tens of errors.
+        enough = 400
+        reach = 0
+        while (2 * reach + 1) * shape.shape[1] < enough and reach < self.horizon:
+            reach += 1
+        levels = torch.tensor(LEVELS, dtype=shape.dtype)
+        for step in range(self.horizon):
+            near = shape[max(0, step - reach) : step + reach + 1].flatten()
+            near = near[torch.isfinite(near)]
+            if near.numel() == 0:
+                continue
+            stride = max(1, near.numel() // 100_000)
+            q = torch.quantile(near[::stride], levels)
+            gaps = torch.stack([q[2] - q[1], q[1] - q[0], q[3] - q[2], q[4] - q[3]]).clamp_min(1e-2)
+            self.spread[step] = torch.cat([q[2:3], gaps]).to(self.spread.dtype)
+
+    # Saving ----------------------------------------------------------------------------------------------------
+
+    def _save_pretrained(self, save_directory: Path) -> None:
+        super()._save_pretrained(save_directory)
+        tensors = {name: tensor.contiguous() for name, tensor in self.artifacts.items()}
+        save_file(tensors, str(Path(save_directory) / "artifacts.safetensors"))
+
+    @classmethod
+    def _from_pretrained(cls, *, model_id: str, **keywords: Any) -> ForecastModel:
+        model = super()._from_pretrained(model_id=model_id, **keywords)
+        path = Path(model_id) / "artifacts.safetensors"
+        if not path.exists():
+            from huggingface_hub import hf_hub_download
+
+            path = Path(hf_hub_download(model_id, "artifacts.safetensors"))
+        model.artifacts = load_file(str(path))
+        return model

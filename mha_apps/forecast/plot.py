@@ -1,0 +1,61 @@
+"""Pictures of forecasts: what was, what is expected, how sure that is, and in a backtest what came."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pandas as pd
+from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
+from matplotlib.figure import Figure
+
+from mha_apps.training.report import COLOURS
+
+__all__ = ["plot_forecast", "safe_name"]
+
+
+def safe_name(name: str) -> str:
+    """A sensor's name as part of a file name."""
+    return re.sub(r"[^\w.-]+", "_", name).strip("_") or "series"
+
+
+def plot_forecast(
+    history: pd.Series, forecast: pd.DataFrame, *, truth: pd.Series | None = None, title: str = "", unit: str = ""
+) -> Figure:
+    """History, median and intervals of one series.
+
+    Args:
+        history: observed values up to the origin.
+        forecast: rows of one series with ``ds``, ``median`` and ``lo-``/``hi-`` columns.
+        truth: what came, drawn over the forecast.
+        title: above the picture.
+        unit: label of the vertical axis.
+    """
+    figure = Figure(figsize=(9, 3.2), layout="constrained")
+    axes = figure.subplots()
+    history_colour, median_colour = COLOURS[6], COLOURS[0]
+    axes.plot(history.index, history.to_numpy(), color=history_colour, linewidth=1.0, label="measured")
+    levels = sorted((int(name[3:]) for name in forecast.columns if name.startswith("lo-")), reverse=True)
+    when = pd.DatetimeIndex(forecast["ds"])
+    for level in levels:
+        low, high = forecast[f"lo-{level}"].to_numpy(), forecast[f"hi-{level}"].to_numpy()
+        alpha = 0.15 if level > 80 else 0.3
+        axes.fill_between(when, low, high, color=median_colour, alpha=alpha, linewidth=0, label=f"{level}% interval")
+    axes.plot(when, forecast["median"].to_numpy(), color=median_colour, linewidth=1.5, label="forecast (median)")
+    if truth is not None:
+        axes.plot(truth.index, truth.to_numpy(), color=COLOURS[1], linewidth=1.2, label="what came")
+    axes.axvline(_between(history.index[-1], when[0]), color="#999999", linewidth=0.8, linestyle=":")
+    locator = AutoDateLocator(tz=when.tz)
+    axes.xaxis.set_major_locator(locator)
+    axes.xaxis.set_major_formatter(ConciseDateFormatter(locator, tz=when.tz))
+    axes.set_title(title, loc="left")
+    axes.set_ylabel(unit)
+    axes.grid(alpha=0.3)
+    axes.legend(loc="upper left", fontsize="small", ncols=4, frameon=False)
+    low_end, high_end = axes.get_ylim()
+    axes.set_ylim(low_end, high_end + 0.15 * (high_end - low_end))  # room for the legend
+    return figure
+
+
+def _between(first: pd.Timestamp, second: pd.Timestamp) -> pd.Timestamp:
+    return first + (second - first) / 2 if not pd.isna(first) else np.datetime64("NaT")

@@ -1,0 +1,115 @@
+"""Forecasts from a run: after the last row of a CSV, or after the rows that it was trained on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+
+from mha_apps.errors import InputError
+from mha_apps.training import Run
+
+from .calendar import extend, step_of
+from .conformal import Calibration, bounds
+from .engine import forecast_origins
+from .inputs import Inputs
+from .model import ForecastModel
+from .plot import plot_forecast, safe_name
+from .trainer import load_frame, make_inputs
+
+__all__ = ["calibration_of", "load_model", "predict", "tail_of"]
+
+
+def load_model(run: Run | str | Path) -> tuple[Run, ForecastModel]:
+    """The run and its model, in eval mode on the CPU."""
+    run = run if isinstance(run, Run) else Run.open(run, kind="forecast")
+    if not (run.model_dir / "artifacts.safetensors").is_file():
+        raise InputError(f"{run.path}: its training has not ended; continue it with --resume {run.path}")
+    model = ForecastModel.from_pretrained(run.model_dir)
+    return run, model.eval()
+
+
+def tail_of(model: ForecastModel) -> pd.DataFrame:
+    """The last rows that training was given, as a frame."""
+    values = model.artifacts["tail"].numpy()
+    end = pd.Timestamp(int(model.artifacts["tail_end"]), unit="ns", tz="UTC" if model.zone else None)
+    if model.zone:
+        end = end.tz_convert(model.zone)
+    index = pd.date_range(end=end, periods=len(values), freq=model.frequency)
+    return pd.DataFrame(values, index=index, columns=model.series)
+
+
+def check_frame(model: ForecastModel, frame: pd.DataFrame, source: str) -> pd.DataFrame:
+    """``frame`` if the model can forecast it; InputError where its step is another than in training."""
+    trained = step_of(pd.date_range("2001-01-01", periods=50, freq=model.frequency))
+    if len(frame) > 1 and not np.isclose(step_of(frame.index), trained, rtol=0.05):
+        raise InputError(
+            f"{source}: its rows are {step_of(frame.index):g} s apart, those of the training {trained:g} s; "
+            "resample it or train on it"
+        )
+    if frame.empty or frame.shape[1] == 0:
+        raise InputError(f"{source}: no numeric column to forecast; name one column per sensor")
+    return frame
+
+
+def calibration_of(model: ForecastModel, inputs: Inputs) -> Calibration:
+    """The saved calibration for the series of ``inputs``; an unknown series gets the mean over the known."""
+    rows = inputs.identities - 1
+
+    def pick(table: torch.Tensor) -> torch.Tensor:
+        return torch.where((rows >= 0)[:, None, None], table[rows.clamp_min(0)], table.mean(0))
+
+    return Calibration(pick(model.artifacts["offset"]), pick(model.artifacts["pace"]))
+
+
+def predict(
+    run: Run | str | Path, csv: str | Path | None = None, *, plots: bool = True, levels: tuple[int, ...] = (80,)
+) -> pd.DataFrame:
+    """Forecast every series for the run's horizon; the first forecast is one step after the last row.
+
+    Args:
+        run: a run or its folder.
+        csv: rows to continue, ``sample`` for the embedded data; those that the run was trained on when None.
+        plots: write ``plots/forecast-SERIES.png`` into the run: history, median and intervals.
+        levels: intervals to give, of 80 and 95.
+
+    Returns:
+        Long: ``unique_id``, ``ds`` (in the input's own zone), ``mean``, ``median``, then ``lo-80``, ``hi-80`` and so
+        on for each level.
+    """
+    run, model = load_model(run)
+    frame = tail_of(model) if csv is None else check_frame(model, load_frame(csv), str(csv))
+    table = forecast_frame(model, frame, levels=levels)
+    if plots:
+        for name in frame.columns:
+            rows = table[table["unique_id"] == name]
+            figure = plot_forecast(frame[name].iloc[-4 * model.horizon :], rows, title=str(name))
+            figure.savefig(run.plots_dir / f"forecast-{safe_name(str(name))}.png", dpi=110)
+    return table
+
+
+def forecast_frame(model: ForecastModel, frame: pd.DataFrame, *, levels: tuple[int, ...] = (80,)) -> pd.DataFrame:
+    """:func:`predict` for a frame that is at hand, with a ``DatetimeIndex`` of fixed frequency."""
+    recent = frame.iloc[-model.look_back :]
+    inputs = make_inputs(model, recent)
+    forecast, _ = forecast_origins(model, inputs, torch.tensor([len(recent)]))
+    values = bounds(forecast[0], calibration_of(model, inputs).offset).numpy()
+    values = inputs.scaler.backward(values, axis=0)
+    return to_long(values, list(frame.columns), extend(frame.index, model.horizon), levels)
+
+
+def to_long(values: np.ndarray, names: list[str], times: pd.DatetimeIndex, levels: tuple[int, ...]) -> pd.DataFrame:
+    """``(series, horizon, 6)`` as a long frame, series by series."""
+    place = {80: (2, 4), 95: (1, 5)}
+    columns = {"mean": 0, "median": 3}
+    for level in levels:
+        if level not in place:
+            raise InputError(f"level {level}: must be 80 or 95")
+        columns[f"lo-{level}"], columns[f"hi-{level}"] = place[level]
+    frame = pd.DataFrame({"unique_id": np.repeat(names, len(times)), "ds": np.tile(np.arange(len(times)), len(names))})
+    frame["ds"] = times.take(frame["ds"].to_numpy())
+    for name, column in columns.items():
+        frame[name] = values[:, :, column].reshape(-1)
+    return frame

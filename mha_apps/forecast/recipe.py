@@ -1,0 +1,78 @@
+"""The recipe of a forecast: every flag of ``mha-apps forecast train``. Imports no torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from mha_apps.errors import InputError
+from mha_apps.training.recipe import TrainingRecipe
+
+__all__ = ["ForecastRecipe"]
+
+
+@dataclass(kw_only=True)
+class ForecastRecipe(TrainingRecipe):
+    """Train a forecaster on the sensors of one CSV.
+
+    On the embedded sample (four instruments, 8,730 hours, two CPU cores) the defaults take about half a minute.
+    """
+
+    default_budget: ClassVar[tuple[str, float]] = ("steps", 300)
+
+    csv: str
+    """The CSV with a timestamp column and one column per sensor, or `sample` for the embedded weather data."""
+    horizon: int = 48
+    """Rows to forecast."""
+    look_back: int | None = None
+    """Rows of the past that a forecast sees; from the data's period and length when not given."""
+    holdout: float = 0.2
+    """Share of the rows, at the end, that training never sees and `backtest` scores."""
+    validation: float = 0.1
+    """Share of the rows on which penalty, weights and components are chosen."""
+    calibration: float = 0.1
+    """Share of the rows on which the intervals are calibrated."""
+    dim: int = 32
+    """Width of the attention path."""
+    heads: int = 4
+    """Attention heads; half look at what is near, half at the same phase of other periods."""
+    layers: int = 2
+    """Transformer blocks along time (and as many across channels)."""
+    dropout: float = 0.1
+    """Dropout in the attention path."""
+    channels: bool = True
+    """Let the sensors attend to each other."""
+    window: int | None = None
+    """Tokens to each side that a head sees; None lets every head see every token."""
+    members: int = 1
+    """Attention paths that are averaged."""
+    attention: bool = True
+    """Train the attention path; without it the forecast is the linear one."""
+
+    batch_size: int = 32
+    """Origins in one optimiser step; each brings up to 16 series."""
+    learning_rate: float = 2e-3
+    """Peak learning rate, reached after the warm-up."""
+    ema: float = 0.99
+    """Decay of the moving average of the weights that is evaluated and saved; 0 turns it off."""
+    validate_steps: int | None = 50
+    """Optimiser steps between validations; once an epoch when not given."""
+    patience: int | None = 3
+    """Stop after this many validations without improvement."""
+
+    def check(self) -> None:
+        """Raise :class:`InputError` for a value that cannot be meant."""
+        super().check()
+        for name in ("horizon", "look_back", "dim", "heads", "layers", "members", "window"):
+            self.require(name, least=1)
+        for name in ("validation", "calibration"):
+            self.require(name, above=0, below=0.5)
+        for name in ("holdout", "dropout"):
+            self.require(name, least=0, below=1)
+        if self.dim % self.heads:
+            raise InputError(f"--dim {self.dim}: must be a multiple of --heads {self.heads}")
+        if self.holdout + self.validation + self.calibration > 0.8:
+            total = self.holdout + self.validation + self.calibration
+            raise InputError(
+                f"--holdout, --validation and --calibration add up to {total:g}: leave at least 0.2 for training"
+            )

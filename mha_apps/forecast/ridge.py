@@ -1,0 +1,134 @@
+"""The linear path: one ridge regression in closed form, shared over series, where every forecast starts.
+
+On windows that are centred by their trailing slice, a ridge from the whole look-back to the whole horizon is the
+strongest simple forecaster known here (compare Zeng et al. 2023, "Are Transformers Effective for Time Series
+Forecasting?", and Toner and Darlow 2024, "An Analysis of Linear Time Series Forecasting Models", who show that the
+linear forecasters of the literature are this regression with other centrings). It is fitted in float64 from sums of
+products, one pass over the windows, so memory does not grow with their number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from .windows import Windows, centre
+
+__all__ = ["Moments", "accumulate", "error", "fit", "solve"]
+
+OBSERVED = 0.8  # a window with fewer of its inputs observed says too little about the covariance
+
+
+@dataclass
+class Moments:
+    """Sums of products over windows: all that the regression needs to know of the data.
+
+    ``gram`` is ``(look_back, look_back)``, ``cross`` ``(look_back, horizon)``, ``windows`` how many windows went in
+    and ``targets`` ``(horizon,)`` how many observed targets per step. Moments of disjoint sets of windows add up.
+    """
+
+    gram: Tensor
+    cross: Tensor
+    windows: float
+    targets: Tensor
+
+    def __add__(self, other: Moments) -> Moments:
+        return Moments(
+            self.gram + other.gram,
+            self.cross + other.cross,
+            self.windows + other.windows,
+            self.targets + other.targets,
+        )
+
+
+def accumulate(windows: Windows, origins: Tensor, *, trailing: int, chunk: int = 8192) -> Moments:
+    """The moments of all series at ``origins`` (int64); windows that are less than 80% observed are left out."""
+    look_back, horizon = windows.look_back, windows.horizon
+    gram = torch.zeros(look_back, look_back, dtype=torch.float64)
+    cross = torch.zeros(look_back, horizon, dtype=torch.float64)
+    targets = torch.zeros(horizon, dtype=torch.float64)
+    count = 0.0
+    for batch in windows.chunks(origins, size=chunk):
+        past, mask, level = centre(batch.past.double(), trailing)
+        keep = mask.mean(-1) >= OBSERVED
+        if not bool(keep.any()):
+            continue
+        past, level, future = past[keep], level[keep], batch.future[keep].double()
+        known = torch.isfinite(future)
+        future = torch.where(known, future - level, 0.0)
+        gram.addmm_(past.T, past)
+        cross.addmm_(past.T, future)
+        targets += known.sum(0)
+        count += float(past.shape[0])
+    return Moments(gram, cross, count, targets)
+
+
+def solve(moments: Moments, *, look_back: int, penalty: float) -> Tensor:
+    """Weights ``(full look_back, horizon)`` that use the last ``look_back`` steps; the others are zero.
+
+    The penalty is a multiple of the mean eigenvalue of the inputs' covariance, so it means the same for every unit
+    and look-back. Missing targets are handled by available pairs: each step's covariance with the inputs is taken
+    over the windows in which that step was observed.
+    """
+    full, horizon = moments.cross.shape
+    weights = torch.zeros(full, horizon, dtype=torch.float64)
+    if moments.windows == 0:
+        return weights
+    gram = moments.gram[-look_back:, -look_back:] / moments.windows
+    cross = moments.cross[-look_back:] / moments.targets.clamp_min(1.0)
+    mean_eigenvalue = gram.diagonal().mean().clamp_min(1e-12)
+    gram = gram + penalty * mean_eigenvalue * torch.eye(look_back, dtype=torch.float64)
+    weights[-look_back:] = torch.linalg.solve(gram, cross)
+    return weights
+
+
+def error(weights: Tensor, windows: Windows, origins: Tensor, *, trailing: int) -> float:
+    """Mean squared error of ``weights`` over the observed targets at ``origins``; NaN if there are none."""
+    total, count = 0.0, 0
+    for batch in windows.chunks(origins):
+        past, _, level = centre(batch.past.double(), trailing)
+        gap = past @ weights + level - batch.future.double()
+        known = torch.isfinite(gap)
+        total += float(gap[known].square().sum())
+        count += int(known.sum())
+    return total / count if count else float("nan")
+
+
+@dataclass
+class Fit:
+    """The chosen linear map ``weights`` ``(look_back, horizon)`` and how it was chosen."""
+
+    weights: Tensor
+    penalty: float
+    look_backs: tuple[int, ...]
+    trials: list[dict[str, float]] = field(default_factory=list)
+
+
+def fit(
+    windows: Windows,
+    train: Tensor,
+    validation: Tensor,
+    *,
+    trailing: int,
+    look_backs: Sequence[int],
+    penalties: Sequence[float] = (0.01, 0.1, 1.0),
+) -> Fit:
+    """Fit on the origins ``train``, choose the penalty on ``validation``, average over ``look_backs``.
+
+    The mean of linear maps is a linear map, so the average costs nothing when forecasting.
+    """
+    moments = accumulate(windows, train, trailing=trailing)
+    usable = tuple(sorted({min(length, windows.look_back) for length in look_backs}))
+    trials, best = [], None
+    for penalty in penalties:
+        weights = torch.stack([solve(moments, look_back=length, penalty=penalty) for length in usable]).mean(0)
+        mse = error(weights, windows, validation, trailing=trailing)
+        trials.append({"penalty": penalty, "mse": mse})
+        if best is None or mse < best[0]:
+            best = (mse, penalty, weights)
+    if best is None:
+        raise ValueError("penalties is empty")
+    return Fit(weights=best[2], penalty=best[1], look_backs=usable, trials=trials)

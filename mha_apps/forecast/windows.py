@@ -1,0 +1,147 @@
+"""From a frame of sensors to windows: what the model sees of the past, and what came after.
+
+Everything after the reader works on one padded tensor of shape ``(series, rows)`` in which NaN means missing;
+windows are views into it, so ten thousand series or five million rows cost no copies. The frame is never filled:
+a missing input becomes a zero after centring, beside a mask that says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import torch
+from torch import Tensor
+
+__all__ = ["Batch", "Scaler", "Windows", "centre", "split_rows"]
+
+
+def centre(window: Tensor, trailing: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Subtract from each window the mean of its last observed values.
+
+    Args:
+        window: ``(..., look_back)``, NaN where missing.
+        trailing: how many of the last steps the mean is taken over. A trailing slice with nothing observed falls
+            back to the whole window, and a window with nothing observed to zero, which is the mean of the training
+            rows once they are standardised.
+
+    Returns:
+        The centred window with zeros where it was missing, the mask (1 where observed) and the centre ``(..., 1)``,
+        all in the dtype of ``window``.
+    """
+    observed = torch.isfinite(window)
+    mask = observed.to(window.dtype)
+    filled = torch.where(observed, window, 0.0)
+
+    def mean(values: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+        count = weights.sum(-1, keepdim=True)
+        return values.sum(-1, keepdim=True) / count.clamp_min(1.0), count
+
+    whole, count_whole = mean(filled, mask)
+    tail, count_tail = mean(filled[..., -trailing:], mask[..., -trailing:])
+    level = torch.where(count_tail > 0, tail, torch.where(count_whole > 0, whole, 0.0))
+    return torch.where(observed, window - level, 0.0), mask, level
+
+
+@dataclass
+class Scaler:
+    """Mean and standard deviation of each series over the training rows; missing values are left out.
+
+    A series that is constant or empty over these rows gets a scale of one, so nothing is ever divided by zero.
+    """
+
+    mean: np.ndarray
+    scale: np.ndarray
+
+    @classmethod
+    def fit(cls, values: np.ndarray) -> Scaler:
+        """``values`` is ``(rows, series)``; NaN means missing."""
+        observed = np.isfinite(values)
+        count = np.maximum(observed.sum(0), 1)
+        mean = np.where(observed, values, 0.0).sum(0) / count
+        deviation = np.where(observed, values - mean, 0.0)
+        scale = np.sqrt((deviation**2).sum(0) / count)
+        # A deviation at the level of float rounding is a constant series, not a very quiet one.
+        quiet = scale <= 1e-9 * np.maximum(np.abs(mean), 1.0)
+        return cls(mean=mean, scale=np.where(quiet, 1.0, scale))
+
+    def forward(self, values: np.ndarray) -> np.ndarray:
+        """Standardise ``(rows, series)``."""
+        return (values - self.mean) / self.scale
+
+    def backward(self, values: np.ndarray, axis: int = -1) -> np.ndarray:
+        """Undo ``forward`` on an array whose dimension ``axis`` is the series."""
+        shape = [1] * values.ndim
+        shape[axis] = -1
+        return values * self.scale.reshape(shape) + self.mean.reshape(shape)
+
+
+@dataclass
+class Batch:
+    """Some windows: ``past`` ``(n, look_back)`` and ``future`` ``(n, horizon)``, NaN where missing; who and when."""
+
+    past: Tensor
+    future: Tensor
+    series: Tensor
+    origin: Tensor
+
+
+class Windows:
+    """Every window of a table of series, addressed by (series, origin).
+
+    The origin is the row of the first future step: the past is the ``look_back`` rows before it, the future the
+    ``horizon`` rows from it on. Rows before the first and after the last are missing, so every origin from 0 to
+    ``rows`` is valid; origin ``rows`` is the forecast that continues the table.
+
+    Args:
+        values: ``(rows, series)``, NaN where missing.
+        look_back: steps of the past that a window holds.
+        horizon: steps of the future that a window holds.
+        dtype: what the table is stored in.
+    """
+
+    def __init__(self, values: np.ndarray, *, look_back: int, horizon: int, dtype: torch.dtype = torch.float32) -> None:
+        if values.ndim != 2:
+            raise ValueError(f"values must be (rows, series), not {values.shape}")
+        self.rows, self.series = values.shape
+        self.look_back, self.horizon = look_back, horizon
+        table = torch.full((self.series, look_back + self.rows + horizon), torch.nan, dtype=dtype)
+        table[:, look_back : look_back + self.rows] = torch.from_numpy(np.ascontiguousarray(values.T)).to(dtype)
+        table[~torch.isfinite(table)] = torch.nan
+        self.table = table
+        self._view = table.unfold(1, look_back + horizon, 1)  # (series, rows + 1, look_back + horizon), no copy
+
+    def at(self, series: Tensor, origin: Tensor) -> Batch:
+        """The windows at ``series`` and ``origin``, int64 of one shape, to which the steps are appended."""
+        both = self._view[series, origin]
+        return Batch(both[..., : self.look_back], both[..., self.look_back :], series, origin)
+
+    def every_series(self, origin: Tensor) -> tuple[Tensor, Tensor]:
+        """Past ``(n, series, look_back)`` and future ``(n, series, horizon)`` at the origins ``(n,)``."""
+        both = self._view[:, origin].transpose(0, 1)
+        return both[..., : self.look_back], both[..., self.look_back :]
+
+    def chunks(self, origins: Tensor, *, size: int = 8192) -> Iterator[Batch]:
+        """All series at all ``origins``, at most ``size`` windows at a time, series by series."""
+        total = self.series * len(origins)
+        for start in range(0, total, size):
+            flat = torch.arange(start, min(start + size, total))
+            yield self.at(flat // len(origins), origins[flat % len(origins)])
+
+
+def split_rows(rows: int, *shares: float, horizon: int) -> list[tuple[int, int]]:
+    """Cut ``rows`` into consecutive blocks with the given shares (the first block takes what is left over).
+
+    Each later block gets at least ``horizon + 1`` rows where the table is long enough for the first to keep as
+    many, so that it holds at least two whole futures. Returns the ``(start, end)`` rows of each block, first block
+    first.
+    """
+    least = horizon + 1
+    sizes = [max(round(rows * share), least) for share in shares]
+    while sum(sizes) > rows - least and max(sizes) > 1:
+        sizes = [max(1, size * 3 // 4) for size in sizes]
+    first = max(rows - sum(sizes), 0)
+    bounds = np.cumsum([0, first, *sizes])
+    return [(int(a), int(min(b, rows))) for a, b in pairwise(bounds)]

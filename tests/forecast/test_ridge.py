@@ -1,0 +1,90 @@
+"""The linear path against scikit-learn."""
+
+import numpy as np
+import pytest
+import torch
+from sklearn.linear_model import Ridge
+
+from mha_apps.forecast import ridge
+from mha_apps.forecast.windows import Windows, centre
+
+
+@pytest.fixture
+def series():
+    rng = np.random.default_rng(0)
+    time = np.arange(400)
+    return np.stack([np.sin(time / 4), np.cos(time / 7)], 1) + 0.3 * rng.normal(size=(400, 2))
+
+
+def design(windows, origins, trailing):
+    batch = next(windows.chunks(origins, size=10**6))
+    past, _, level = centre(batch.past.double(), trailing)
+    return past.numpy(), (batch.future.double() - level).numpy()
+
+
+def test_the_closed_form_is_ridge_regression(series):
+    windows = Windows(series, look_back=12, horizon=5, dtype=torch.float64)
+    origins = torch.arange(12, 380)
+    moments = ridge.accumulate(windows, origins, trailing=4, chunk=100)
+    inputs, targets = design(windows, origins, 4)
+    alpha = 0.1 * np.trace(inputs.T @ inputs) / 12
+    reference = Ridge(alpha=alpha, fit_intercept=False).fit(inputs, targets).coef_.T
+    np.testing.assert_allclose(ridge.solve(moments, look_back=12, penalty=0.1), reference, rtol=1e-8, atol=1e-10)
+
+
+def test_a_shorter_look_back_uses_the_last_steps_alone(series):
+    windows = Windows(series, look_back=12, horizon=3, dtype=torch.float64)
+    moments = ridge.accumulate(windows, torch.arange(12, 380), trailing=4)
+    weights = ridge.solve(moments, look_back=5, penalty=0.1)
+    assert (weights[:7] == 0).all()
+    short = Windows(series, look_back=5, horizon=3, dtype=torch.float64)
+    alone = ridge.solve(ridge.accumulate(short, torch.arange(12, 380), trailing=4), look_back=5, penalty=0.1)
+    torch.testing.assert_close(weights[7:], alone)
+
+
+def test_moments_of_parts_add_up_to_the_moments_of_the_whole(series):
+    windows = Windows(series, look_back=8, horizon=3, dtype=torch.float64)
+    whole = ridge.accumulate(windows, torch.arange(8, 300), trailing=4)
+    parts = ridge.accumulate(windows, torch.arange(8, 100), trailing=4) + ridge.accumulate(
+        windows, torch.arange(100, 300), trailing=4
+    )
+    torch.testing.assert_close(whole.gram, parts.gram)
+    torch.testing.assert_close(whole.cross, parts.cross)
+
+
+def test_missing_targets_are_left_out_per_step(series):
+    holes = series.copy()
+    holes[200] = np.nan
+    windows = Windows(holes, look_back=6, horizon=2, dtype=torch.float64)
+    moments = ridge.accumulate(windows, torch.arange(6, 398), trailing=6)
+    observed = [
+        sum(np.isfinite(holes[o + h, s]) for o in range(6, 398) for s in range(2) if _complete(holes, o, s))
+        for h in range(2)
+    ]
+    assert moments.targets.tolist() == observed
+
+
+def _complete(values, origin, series):
+    return np.isfinite(values[origin - 6 : origin, series]).mean() >= ridge.OBSERVED
+
+
+def test_a_linear_recurrence_is_forecast_exactly():
+    values = np.empty(300)
+    values[:2] = 0.3, 1.0
+    for row in range(2, 300):
+        values[row] = 2 * np.cos(0.4) * values[row - 1] - values[row - 2]
+    windows = Windows(values[:, None], look_back=40, horizon=6, dtype=torch.float64)
+    fit = ridge.fit(
+        windows, torch.arange(40, 200), torch.arange(200, 290), trailing=10, look_backs=(40,), penalties=(1e-9,)
+    )
+    assert ridge.error(fit.weights, windows, torch.arange(200, 290), trailing=10) < 1e-10
+
+
+def test_the_penalty_with_the_smaller_validation_error_is_kept(series):
+    windows = Windows(series, look_back=12, horizon=3, dtype=torch.float64)
+    fit = ridge.fit(
+        windows, torch.arange(12, 250), torch.arange(250, 390), trailing=4, look_backs=(6, 12), penalties=(0.01, 100.0)
+    )
+    errors = {trial["penalty"]: trial["mse"] for trial in fit.trials}
+    assert errors[fit.penalty] == min(errors.values())
+    assert fit.look_backs == (6, 12)

@@ -1,0 +1,136 @@
+"""From a CSV to a run, forecasts and a backtest."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from mha_apps.errors import InputError
+from mha_apps.forecast import ForecastRecipe, backtest, predict, train
+from mha_apps.forecast.sample import resolve
+
+SMALL = {"horizon": 6, "steps": 12, "validate_steps": 6, "dim": 8, "heads": 2, "layers": 1, "batch_size": 8}
+
+
+def series(rows=500, seed=0):
+    rng = np.random.default_rng(seed)
+    time = np.arange(rows)
+    daily = np.sin(2 * np.pi * time / 24)
+    return pd.DataFrame(
+        {
+            "time": pd.date_range("2024-01-01", periods=rows, freq="h"),
+            "pump temp": 20 + 5 * daily + rng.normal(size=rows),
+            "load %": 50 + 10 * np.roll(daily, 6) + 2 * rng.normal(size=rows),
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def csv(tmp_path_factory):
+    path = tmp_path_factory.mktemp("csv") / "plant.csv"
+    frame = series()
+    frame.loc[100:110, "load %"] = np.nan
+    frame.drop(index=range(200, 205)).to_csv(path, index=False)
+    return path
+
+
+@pytest.fixture(scope="module")
+def run(csv, tmp_path_factory):
+    return train(ForecastRecipe(csv=str(csv), **SMALL), out=tmp_path_factory.mktemp("runs") / "run")
+
+
+def test_the_first_forecast_is_one_step_after_the_last_row(run, csv):
+    table = predict(run)
+    last = pd.read_csv(csv, parse_dates=["time"])["time"].iloc[-1]
+    for _, rows in table.groupby("unique_id", sort=False):
+        assert rows["ds"].tolist() == list(pd.date_range(last, periods=7, freq="h")[1:])
+    assert table["unique_id"].unique().tolist() == ["pump temp", "load %"]
+
+
+def test_a_forecast_has_a_mean_a_median_and_an_interval_around_it(run):
+    table = predict(run)
+    assert table.columns.tolist()[:6] == ["unique_id", "ds", "mean", "median", "lo-80", "hi-80"]
+    assert np.isfinite(table.drop(columns=["unique_id", "ds"]).to_numpy()).all()
+    assert (table["lo-80"] <= table["median"]).all()
+    assert (table["median"] <= table["hi-80"]).all()
+
+
+def test_a_picture_is_drawn_for_every_series(run):
+    predict(run)
+    assert (run.plots_dir / "forecast-pump_temp.png").stat().st_size > 5000
+    assert (run.plots_dir / "forecast-load.png").stat().st_size > 5000
+
+
+def test_the_saved_tail_gives_the_forecast_of_the_csv_that_was_trained_on(run, csv):
+    pd.testing.assert_frame_equal(predict(run), predict(run, csv), check_dtype=False)
+
+
+def test_new_rows_move_the_forecast_on(run, tmp_path):
+    longer = tmp_path / "longer.csv"
+    series(530).to_csv(longer, index=False)
+    table = predict(run, longer, plots=False)
+    assert table["ds"].min() == pd.Timestamp("2024-01-01") + pd.Timedelta(hours=530)
+
+
+def test_a_series_that_training_did_not_know_is_forecast_too(run, tmp_path):
+    other = tmp_path / "other.csv"
+    series().rename(columns={"load %": "flow"}).to_csv(other, index=False)
+    table = predict(run, other, plots=False)
+    assert np.isfinite(table.loc[table["unique_id"] == "flow", "mean"]).all()
+
+
+def test_a_backtest_scores_the_rows_that_training_never_saw(run):
+    found = backtest(run)
+    assert found["origins"] == 100
+    assert found["skill"]["seasonal_naive"] > 0
+    assert 0 < found["coverage"]["80"] <= found["coverage"]["95"] <= 1
+    assert {row["series"] for row in found["series"]} == {"pump temp", "load %"}
+    assert len(found["steps"]) == 6
+    json.dumps(found)
+    assert (run.plots_dir / "backtest-load.png").exists()
+
+
+def test_training_never_looks_at_the_rows_held_out(run, csv, tmp_path):
+    frame = pd.read_csv(csv)
+    changed = tmp_path / "changed.csv"
+    frame.loc[frame.index[-90:], ["pump temp", "load %"]] += 1000.0
+    frame.to_csv(changed, index=False)
+    other = train(ForecastRecipe(csv=str(changed), **SMALL), out=tmp_path / "run")
+    weights = (run.model_dir / "model.safetensors").read_bytes()
+    assert (other.model_dir / "model.safetensors").read_bytes() == weights
+
+
+def test_a_run_says_what_it_chose(run):
+    summary = run.summary()
+    assert summary["plan"]["period"] == 24
+    assert summary["attention"]["kept"] in (True, False)
+    assert summary["linear"]["penalty"] > 0
+
+
+@pytest.mark.parametrize("bad", [{"horizon": -3}, {"look_back": 0}, {"dim": 7}, {"holdout": 0.9}])
+def test_a_value_that_cannot_be_meant_is_one_line(bad, csv, tmp_path):
+    with pytest.raises(InputError, match="^--") as caught:
+        train(ForecastRecipe(csv=str(csv), **(SMALL | bad)), out=tmp_path / "run")
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_too_few_rows_for_the_horizon_are_one_line_and_leave_nothing(csv, tmp_path):
+    with pytest.raises(InputError, match=r"plant\.csv: 500 rows are too few for --horizon 200.*lower --horizon"):
+        train(ForecastRecipe(csv=str(csv), **(SMALL | {"horizon": 200})), out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_another_sampling_step_is_refused(run, tmp_path):
+    other = tmp_path / "minutes.csv"
+    frame = series()
+    frame["time"] = pd.date_range("2024-01-01", periods=len(frame), freq="10min")
+    frame.to_csv(other, index=False)
+    with pytest.raises(InputError, match=r"minutes\.csv.*600 s apart.*3600 s"):
+        predict(run, other)
+
+
+def test_the_sample_is_found_by_its_name():
+    assert resolve("sample").name == "weather_jfk_2013.csv"
+    assert resolve("other.csv").name == "other.csv"
