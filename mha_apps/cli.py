@@ -14,6 +14,7 @@ import json
 import os
 import re
 import sys
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -69,9 +70,7 @@ class Train(Verb):
     def trained(self, train: Any, recipe: TrainingRecipe) -> Answer:
         run = train(recipe, out=self.out, force=self.force, resume=self.resume)
         summary = run.summary()
-        lines = [f"{name.replace('_', ' ')}: {_short(value)}" for name, value in summary.items()]
-        text = "\n".join([*lines, f"run folder: {run.path}", f"report: {run.path / 'report.html'}"])
-        return Answer({"run": str(run.path), **summary}, text)
+        return _facts({**summary, "run": str(run.path), "report": str(run.path / "report.html")})
 
 
 # vit -------------------------------------------------------------------------------------------------------------
@@ -102,7 +101,7 @@ class VitEvaluate(Verb):
     def run(self) -> Answer:
         from mha_apps.vision import evaluate
 
-        return _classified(evaluate(self.folder, self.data))
+        return _facts(evaluate(self.folder, self.data))
 
 
 @dataclass(kw_only=True)
@@ -198,7 +197,7 @@ class CnnEvaluate(Verb):
     def run(self) -> Answer:
         from mha_apps.cnn import evaluate
 
-        return _classified(evaluate(self.folder, self.data))
+        return _facts(evaluate(self.folder, self.data))
 
 
 # demo ------------------------------------------------------------------------------------------------------------
@@ -226,6 +225,7 @@ VERBS: dict[str, dict[str, type[Verb]]] = {
     "cnn": {"train": CnnTrain, "evaluate": CnnEvaluate},
     "demo": {"": Demo},
 }
+MOST_ROWS = 24  # of a table that is printed
 SUBJECTS = {
     "vit": "vision transformers for images",
     "forecast": "sensor data to forecasts with intervals",
@@ -247,6 +247,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         answer = verb.run()
         print(json.dumps(answer.data, default=str) if verb.json else answer.text, flush=True)
         return 0
+    except SystemExit:
+        return 0  # tyro ends the process once it has made the help text
     except InputError as error:
         if "--debug" in args:
             raise
@@ -292,7 +294,7 @@ def _overview(subject: str | None = None) -> str:
         lines.append(f"{name}: {SUBJECTS[name]}")
         for word, verb in verbs.items():
             summary = (verb.__doc__ or "").splitlines()[0]
-            lines.append(f"  {f'{name} {word}'.strip():<20}{summary}")
+            lines.append(textwrap.fill(f"  {f'{name} {word}'.strip():<20}{summary}", 80, subsequent_indent=" " * 22))
         lines.append("")
     lines.append("mha-apps VERB --help tells the options of a verb, --version the version.")
     return "\n".join(lines)
@@ -377,20 +379,22 @@ def _short(value: Any) -> str:
 
 
 def _facts(facts: dict[str, Any]) -> Answer:
-    lines = [f"{name.replace('_', ' ')}: {_short(value)}" for name, value in facts.items()]
-    return Answer(facts, "\n".join(lines))
+    """Numbers a line each, then what has rows as tables; the longest tables are left to ``--json``."""
+    import pandas as pd
 
-
-def _classified(result: dict[str, Any]) -> Answer:
-    """The numbers first, then a row for each class."""
-    rows = result.get("classes", [])
-    flat = {name: value for name, value in result.items() if not isinstance(value, list | dict)}
-    text = _facts(flat).text
-    if rows:
-        import pandas as pd
-
-        text += "\n\n" + pd.DataFrame(rows).to_string(index=False, float_format=lambda value: f"{value:.3f}")
-    return Answer(result, text)
+    lines, tables = [], []
+    for name, value in facts.items():
+        label = name.replace("_", " ")
+        if isinstance(value, list) and value and isinstance(value[0], dict):
+            if len(value) <= MOST_ROWS:
+                shown = pd.DataFrame(value).to_string(index=False, float_format=lambda number: f"{number:.3f}")
+                tables.append(f"\n{label}\n{shown}")
+        elif isinstance(value, dict):
+            pairs = [f"{key} {_short(item)}" for key, item in value.items() if not isinstance(item, dict | list)]
+            lines.append(f"{label}: {', '.join(pairs) or 'none'}")
+        elif not isinstance(value, list):
+            lines.append(f"{label}: {_short(value)}")
+    return Answer(facts, "\n".join(lines + tables))
 
 
 def _table(frame: Any, out: Path | None) -> Answer:

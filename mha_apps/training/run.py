@@ -6,6 +6,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import platform
@@ -16,10 +18,12 @@ import tomllib
 from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import tomli_w
 import torch
+from safetensors import SafetensorError
+from torch import nn
 
 from mha_apps import __version__
 from mha_apps.errors import InputError
@@ -27,6 +31,7 @@ from mha_apps.training import files
 from mha_apps.training.recipe import Recipe, TrainingRecipe, from_table, to_table
 
 CONFIG = "config.toml"
+Model = TypeVar("Model", bound=nn.Module)
 
 
 class Run:
@@ -85,6 +90,22 @@ class Run:
     def model_dir(self) -> Path:
         """The best weights on validation, in the layout of ``from_pretrained``."""
         return self.path / "model"
+
+    def model(self, cls: type[Model]) -> Model:
+        """The best weights on validation as a ``cls``, in eval mode on the CPU.
+
+        Raises:
+            InputError: there are no weights yet, or they are damaged or of another class.
+        """
+        if not (self.model_dir / "config.json").is_file():
+            raise InputError(f"{self.path}: holds no trained model yet; continue with --resume {self.path}")
+        try:
+            with contextlib.redirect_stdout(io.StringIO()):  # the hub's mixin prints where it loads from
+                model = cls.from_pretrained(str(self.model_dir), local_files_only=True)  # type: ignore[attr-defined]
+        except (OSError, RuntimeError, TypeError, ValueError, KeyError, SafetensorError) as error:
+            reason = str(error).splitlines()[0]
+            raise InputError(f"{self.model_dir}: its weights cannot be loaded ({reason}); train again") from error
+        return model.eval()
 
     @property
     def last_dir(self) -> Path:

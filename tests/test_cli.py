@@ -1,0 +1,177 @@
+"""The command line: light to start, legible, and one clear line for whatever cannot be used."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from mha_apps.cli import VERBS, main
+
+LEAVES = [" ".join([subject, verb]).strip() for subject, verbs in VERBS.items() for verb in verbs]
+
+
+def run(*words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "mha_apps", *words],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        env=os.environ | {"COLUMNS": "80", "OMP_NUM_THREADS": "1"},
+    )
+
+
+def test_help_does_not_import_torch():
+    code = "import sys\nfrom mha_apps.cli import main\n"
+    code += "for words in ([], ['vit'], ['vit', 'train', '--help'], ['forecast', 'train', '--help']):\n"
+    code += "    main(words)\n"
+    code += "print(sorted({'torch', 'pandas', 'matplotlib', 'sklearn', 'timm'} & set(sys.modules)))"
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert answer.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize("words", ["", *VERBS, *LEAVES])
+def test_every_help_fits_80_columns_and_says_what_each_flag_is_for(words, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main([*words.split(), "--help"]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("usage: mha-apps")
+    assert max(map(len, text.splitlines())) <= 80
+    assert "None" not in text.replace("None lets", "")
+    if words in LEAVES:
+        flags = [line for line in text.splitlines() if line.startswith("  --")]
+        assert len(flags) >= 2
+
+
+def test_the_versions_agree(capsys):
+    import mha_apps
+
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.strip() == f"mha-apps {mha_apps.__version__}"
+
+
+def write_parquet_without_labels(folder: Path) -> Path:
+    path = folder / "unlabelled.parquet"
+    pd.DataFrame({"img": [{"bytes": b"", "path": "a.png"}]}).to_parquet(path)
+    return path
+
+
+def write_csv_without_times(folder: Path) -> Path:
+    path = folder / "timeless.csv"
+    pd.DataFrame({"a": np.arange(5.5), "b": ["x"] * 6}).to_csv(path, index=False)
+    return path
+
+
+BAD = {
+    "an unknown verb": (["vit", "trian"], "did you mean train"),
+    "an unknown flag": (["vit", "train", "--epoch", "3"], "--epochs"),
+    "a value of the wrong type": (["vit", "train", "--epochs", "many"], "--epochs"),
+    "missing images": (["vit", "train", "--data", "{folder}/absent.parquet"], "absent.parquet"),
+    "missing images for a cnn": (["cnn", "train", "--data", "{folder}/absent.parquet"], "absent.parquet"),
+    "images without labels": (["vit", "train", "--data", "{folder}/unlabelled.parquet"], "label"),
+    "a missing csv": (["forecast", "train", "{folder}/absent.csv"], "absent.csv"),
+    "a csv without times": (["forecast", "train", "{folder}/timeless.csv"], "timeless.csv"),
+    "a negative horizon": (["forecast", "train", "sample", "--horizon", "-3"], "--horizon -3"),
+    "an unknown preset": (["vit", "train", "--preset", "enormous"], "enormous"),
+    "an unknown gate": (["cnn", "train", "--gate", "cmab"], "cbam"),
+    "an unknown model": (["cnn", "train", "--model", "resnet21"], "resnet2"),
+    "an unknown recipe": (["vit", "train", "--recipe", "cpu-61m"], "cpu-61m"),
+    "no run": (["vit", "evaluate", "{folder}"], "holds no run"),
+    "no run to resume": (["forecast", "train", "--resume", "{folder}/none"], "none"),
+    "two budgets": (["vit", "train", "--epochs", "1", "--minutes", "2"], "give one budget"),
+    "a negative budget": (["cnn", "train", "--minutes", "-2"], "--minutes -2"),
+    "a device that is absent": (["vit", "train", "--device", "mps"], "--device mps"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_input_that_cannot_be_used_ends_in_one_line_and_nothing_is_written(tmp_path, case, capsys, monkeypatch):
+    import torch
+
+    if case == "a device that is absent" and torch.backends.mps.is_available():
+        pytest.skip("this machine has that device")
+    write_parquet_without_labels(tmp_path)
+    write_csv_without_times(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+    words, expected = BAD[case]
+    code = main([word.format(folder=tmp_path) for word in words])
+    out, error = capsys.readouterr()
+    assert code == 2
+    assert out == ""
+    assert error.startswith("mha-apps: ")
+    assert error.count("\n") == 1
+    assert expected in error
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_traceback_is_shown_with_debug_only(tmp_path):
+    quiet = run("vit", "evaluate", str(tmp_path))
+    loud = run("vit", "evaluate", str(tmp_path), "--debug")
+    assert quiet.returncode == 2
+    assert "Traceback" not in quiet.stderr
+    assert "Traceback" in loud.stderr
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory) -> Path:
+    """A short run of each application, trained through the command line in one process."""
+    folder = tmp_path_factory.mktemp("runs")
+    for words in (
+        ["vit", "train", "--steps", "12"],
+        ["cnn", "train", "--steps", "3", "--gate", "se"],
+        ["forecast", "train", "sample", "--steps", "2", "--horizon", "24", "--look-back", "48"],
+    ):
+        assert main([*words, "--out", str(folder / words[0]), "--json"]) == 0
+    return folder
+
+
+def last_json(capsys) -> dict:
+    out = capsys.readouterr().out
+    assert out.count("\n") == 1
+    return json.loads(out)
+
+
+def test_evaluate_prints_one_json_object_with_top1(runs, capsys):
+    for kind in ("vit", "cnn"):
+        assert main([kind, "evaluate", str(runs / kind), "--json"]) == 0
+        result = last_json(capsys)
+        assert 0 <= result["top1"] <= 1
+        assert main([kind, "evaluate", str(runs / kind)]) == 0
+        assert "top1" in capsys.readouterr().out
+
+
+def test_predict_names_the_classes_of_files(runs, capsys, tmp_path):
+    from PIL import Image
+
+    Image.fromarray(np.zeros((8, 8), dtype=np.uint8)).save(tmp_path / "dark.png")
+    (tmp_path / "broken.png").write_text("not an image")
+    assert main(["vit", "predict", str(runs / "vit"), str(tmp_path), "--json"]) == 0
+    rows = last_json(capsys)["rows"]
+    assert len(rows) == 2
+
+
+def test_forecast_predict_writes_the_columns_that_it_promises(runs, capsys, tmp_path):
+    out = tmp_path / "next.csv"
+    assert main(["forecast", "predict", str(runs / "forecast"), "--out", str(out), "--json"]) == 0
+    rows = last_json(capsys)["rows"]
+    frame = pd.read_csv(out, parse_dates=["ds"])
+    assert list(frame.columns)[:6] == ["unique_id", "ds", "mean", "median", "lo-80", "hi-80"]
+    assert len(frame) == len(rows) == 4 * 24
+    last = pd.read_csv(Path(__file__).parents[1] / "data" / "weather_jfk_2013.csv")["time"].iloc[-1]
+    assert frame["ds"].min() == pd.Timestamp(last) + pd.Timedelta(hours=1)
+    assert list((runs / "forecast" / "plots").glob("forecast-*.png"))
+
+
+def test_training_can_be_resumed_with_a_larger_budget(runs, capsys):
+    assert main(["cnn", "train", "--resume", str(runs / "cnn"), "--steps", "5", "--json"]) == 0
+    assert last_json(capsys)["steps"] == 5
+
+
+def test_a_run_is_not_overwritten_without_force(runs, capsys):
+    assert main(["vit", "train", "--steps", "1", "--out", str(runs / "vit")]) == 2
+    assert "--force" in capsys.readouterr().err
