@@ -155,7 +155,7 @@ def plug(
         raise InputError("the model is compiled; plug the gates first and compile then")
     if not any(isinstance(m, (nn.Conv2d, nn.LazyConv2d)) for m in model.modules()):
         raise InputError(f"{type(model).__name__} has no convolution; gates are for networks with feature maps")
-    make_gate(gate, 8, start=start, **options)  # says what is wrong with the name or the options before anything else
+    _initialised(gate, 8, "", start=start, **options)  # a wrong name or option shows before anything else happens
     rearm(model)
     flow = observe(model, example)
     places = choose(model, flow, where, find_gates(model), CHILD)
