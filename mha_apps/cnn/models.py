@@ -16,7 +16,7 @@ from mha_apps.errors import InputError
 
 __all__ = ["CifarResNet", "GatedCNN", "backbone", "model_channels"]
 
-CIFAR_RESNETS = {"resnet20": 20, "resnet32": 32, "resnet56": 56}
+CIFAR_RESNETS = {f"resnet{depth}": depth for depth in (8, 14, 20, 32, 44, 56, 110)}
 SMALL_STEM = "resnet18_3x3"
 
 
@@ -88,8 +88,9 @@ def backbone(name: str, *, classes: int, channels: int = 3, pretrained: bool = F
     """The network called `name`.
 
     Args:
-        name: `resnet20`, `resnet32`, `resnet56`, `resnet18_3x3`, or a name of torchvision's or timm's; a name that
-            both have is torchvision's, and `timm/NAME` is timm's.
+        name: `resnet8`, `resnet14`, `resnet20`, `resnet32`, `resnet44`, `resnet56` or `resnet110` of the CIFAR
+            papers, `resnet18_3x3`, or a name of torchvision's or timm's; a name that both have is torchvision's, and
+            `timm/NAME` is timm's.
         classes: number of outputs.
         channels: channels of the image.
         pretrained: download the weights that the library has for it; the last layer is new if the classes differ.

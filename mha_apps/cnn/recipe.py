@@ -20,7 +20,7 @@ class CnnRecipe(ImageRecipe):
     default_budget: ClassVar[tuple[str, float]] = ("epochs", 20)
 
     model: str = "resnet20"
-    """`resnet20`, `resnet32`, `resnet56`, `resnet18_3x3`, a name of torchvision's, or `timm/NAME`."""
+    """`resnet20`, also 8, 14, 32, 44, 56, 110; `resnet18_3x3`; a name of torchvision's, or `timm/NAME`."""
     gate: GateName = "cbam"
     """What is plugged in; `none` trains the network as it is."""
     where: str = "auto"
