@@ -8,6 +8,7 @@ time (as in Zhang and Yan 2023, "Crossformer"). The quantiles are a median and p
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 import torch
 from einops import rearrange
 from huggingface_hub import PyTorchModelHubMixin
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, load_model, save_file
 from torch import Tensor, nn
 
 from mha_apps.attention import Dilated, Mask, PerHead, TransformerBlock, Window
@@ -297,12 +298,19 @@ class ForecastModel(nn.Module, PyTorchModelHubMixin):
         save_file(tensors, str(Path(save_directory) / "artifacts.safetensors"))
 
     @classmethod
-    def _from_pretrained(cls, *, model_id: str, **keywords: Any) -> ForecastModel:
-        model = super()._from_pretrained(model_id=model_id, **keywords)
-        path = Path(model_id) / "artifacts.safetensors"
-        if not path.exists():
+    def _from_pretrained(cls, *, model_id: str, map_location: str = "cpu", **keywords: Any) -> ForecastModel:
+        folder = Path(model_id)
+
+        def find(name: str) -> str:
+            if folder.is_dir():
+                return str(folder / name)
             from huggingface_hub import hf_hub_download
 
-            path = Path(hf_hub_download(model_id, "artifacts.safetensors"))
-        model.artifacts = load_file(str(path))
-        return model
+            options = ("revision", "cache_dir", "force_download", "token", "local_files_only")
+            return hf_hub_download(model_id, name, **{key: keywords[key] for key in options if key in keywords})
+
+        sizes = {key: value for key, value in keywords.items() if key in inspect.signature(cls).parameters}
+        model = cls(**sizes)
+        load_model(model, find("model.safetensors"), device=map_location)
+        model.artifacts = load_file(find("artifacts.safetensors"))
+        return model.eval()

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from tyro.conf import Positional
+
 from mha_apps.errors import InputError
 from mha_apps.training.recipe import TrainingRecipe
 
@@ -20,7 +22,7 @@ class ForecastRecipe(TrainingRecipe):
 
     default_budget: ClassVar[tuple[str, float]] = ("steps", 300)
 
-    csv: str
+    csv: Positional[str]
     """The CSV with a timestamp column and one column per sensor, or `sample` for the embedded weather data."""
     horizon: int = 48
     """Rows to forecast."""

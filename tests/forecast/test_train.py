@@ -110,7 +110,7 @@ def test_a_run_says_what_it_chose(run):
 
 @pytest.mark.parametrize("bad", [{"horizon": -3}, {"look_back": 0}, {"dim": 7}, {"holdout": 0.9}])
 def test_a_value_that_cannot_be_meant_is_one_line(bad, csv, tmp_path):
-    with pytest.raises(InputError, match="^--") as caught:
+    with pytest.raises(InputError, match=r"^--") as caught:
         train(ForecastRecipe(csv=str(csv), **(SMALL | bad)), out=tmp_path / "run")
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "run").exists()
