@@ -1,3 +1,4 @@
+from .convert import from_timm as from_timm
 from .explain import explain as explain
 from .explain import gate_maps as gate_maps
 from .explain import grad_cam as grad_cam
@@ -12,6 +13,8 @@ from .models import CifarResNet as CifarResNet
 from .models import GatedCNN as GatedCNN
 from .models import backbone as backbone
 from .recipe import CnnRecipe as CnnRecipe
+from .self_attention import ChannelSelfAttention as ChannelSelfAttention
+from .self_attention import SpatialSelfAttention as SpatialSelfAttention
 from .surgery import GATES as GATES
 from .surgery import GateTable as GateTable
 from .surgery import find_gates as find_gates

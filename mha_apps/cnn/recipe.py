@@ -10,7 +10,7 @@ from mha_apps.images.recipe import ImageRecipe
 
 __all__ = ["CnnRecipe", "GateName"]
 
-GateName = Literal["none", "se", "eca", "cbam", "channel", "spatial"]
+GateName = Literal["none", "se", "eca", "cbam", "channel", "spatial", "spatial-self", "channel-self"]
 
 
 @dataclass(kw_only=True)

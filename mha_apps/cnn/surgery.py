@@ -26,6 +26,7 @@ from mha_apps.cnn.gates import (
     Start,
 )
 from mha_apps.cnn.places import Where, choose
+from mha_apps.cnn.self_attention import ChannelSelfAttention, SpatialSelfAttention
 from mha_apps.errors import InputError
 
 __all__ = [
@@ -42,7 +43,11 @@ __all__ = [
 ]
 
 GATES: dict[str, type[Gate]] = {
-    gate.name: gate for gate in (SqueezeExcitation, EfficientChannelAttention, CBAM, ChannelAttention, SpatialAttention)
+    gate.name: gate
+    for gate in (
+        *(SqueezeExcitation, EfficientChannelAttention, CBAM, ChannelAttention, SpatialAttention),
+        *(SpatialSelfAttention, ChannelSelfAttention),
+    )
 }
 """The gates by the names that `plug` and the command line take."""
 
