@@ -1,0 +1,17 @@
+from .augment import Augmentation as Augmentation
+from .augment import crop_and_flip as crop_and_flip
+from .augment import normalize as normalize
+from .classify import classification_task as classification_task
+from .classify import load_for_training as load_for_training
+from .classify import predict_probabilities as predict_probabilities
+from .decode import Unreadable as Unreadable
+from .decode import decode as decode
+from .decode import decode_all as decode_all
+from .evaluate import calibration_error as calibration_error
+from .evaluate import evaluate_classifier as evaluate_classifier
+from .evaluate import plot_confusion as plot_confusion
+from .recipe import ImageRecipe as ImageRecipe
+from .source import ImageSet as ImageSet
+from .source import load as load
+from .source import stratified_split as stratified_split
+from .source import with_classes as with_classes

@@ -1,0 +1,116 @@
+"""Training and applying a classifier of images, whatever its architecture: the bridge to the training loop."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from mha_apps.errors import InputError
+from mha_apps.images.augment import Augmentation, normalize
+from mha_apps.images.recipe import ImageRecipe
+from mha_apps.images.source import ImageSet, load, with_classes
+from mha_apps.training.device import autocast, resolve_device, resolve_precision
+from mha_apps.training.loop import Task
+
+__all__ = ["classification_task", "load_for_training", "predict_probabilities"]
+
+
+def load_for_training(recipe: ImageRecipe, *, channels: int | None = None) -> tuple[ImageSet, ImageSet]:
+    """The training and the validation images that a recipe names, of one size and one numbering of classes.
+
+    Raises:
+        InputError: see :func:`mha_apps.images.load`; also with fewer than two classes.
+    """
+    train = load(recipe.data, "train", image_size=recipe.image_size, channels=channels, validation=recipe.validation)
+    if len(train.labels.unique()) < 2:
+        raise InputError(f"{recipe.data}: the training images are all of one class; give at least two classes")
+    validation = load(
+        recipe.data,
+        "validation",
+        image_size=train.image_size,
+        channels=train.channels,
+        validation=recipe.validation,
+    )
+    return train, with_classes(validation, train.classes)
+
+
+def classification_task(
+    model: nn.Module,
+    train: ImageSet,
+    validation: ImageSet,
+    recipe: ImageRecipe,
+    *,
+    mean: Sequence[float],
+    std: Sequence[float],
+    parameters: list[dict[str, Any]] | None = None,
+) -> Task:
+    """What the training loop needs to train ``model``, which takes normalised images and gives logits.
+
+    Pixels stay bytes until they are on the device; the augmentation is drawn on the CPU and applied on the device.
+    The weights with the best top-1 accuracy on the validation images are kept.
+    """
+    augmentation = Augmentation(train, recipe, mean=mean, std=std)
+
+    def loss(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        images, targets = augmentation.apply(batch)
+        return F.cross_entropy(model(images).float(), targets, label_smoothing=recipe.label_smoothing)
+
+    def evaluate(model: nn.Module, indices: Tensor) -> dict[str, Tensor]:
+        device = next(model.parameters()).device
+        labels = validation.labels[indices].to(device)
+        logits = model(normalize(validation.images[indices].to(device), mean, std)).float()
+        return {
+            "loss": F.cross_entropy(logits, labels, reduction="none"),
+            "top1": (logits.argmax(dim=1) == labels).float(),
+        }
+
+    return Task(
+        model=model,
+        examples=len(train),
+        batch=augmentation.draw,
+        loss=loss,
+        validation_examples=len(validation),
+        evaluate=evaluate,
+        monitor="top1",
+        mode="max",
+        parameters=parameters,
+    )
+
+
+@torch.inference_mode()
+def predict_probabilities(
+    model: nn.Module,
+    images: Tensor,
+    *,
+    mean: Sequence[float],
+    std: Sequence[float],
+    device: str = "auto",
+    precision: str = "auto",
+    batch_size: int = 256,
+    flip_average: bool = False,
+) -> Tensor:
+    """Class probabilities of each image.
+
+    Args:
+        model: takes normalised images and gives logits; it is moved to the device and put into eval mode.
+        images: (N, channels, height, width) uint8.
+        flip_average: average the logits with those of the mirrored image. A report must say so.
+
+    Returns:
+        (N, classes) float32 on the CPU.
+    """
+    where = resolve_device(device)
+    model = model.to(where).eval()
+    parts = []
+    with autocast(where, resolve_precision(precision, where)):
+        for batch in images.split(batch_size):
+            inputs = normalize(batch.to(where), mean, std)
+            logits = model(inputs).float()
+            if flip_average:
+                logits = (logits + model(inputs.flip(-1)).float()) / 2
+            parts.append(logits.softmax(dim=1).cpu())
+    return torch.cat(parts)

@@ -1,0 +1,5 @@
+"""Vision transformers on the attention core: model, training, evaluation, prediction, explanation."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

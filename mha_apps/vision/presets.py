@@ -1,0 +1,82 @@
+"""Named shapes of the ViT. Plain data, so that the command line can list them without importing torch."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+from typing import Any
+
+from mha_apps.errors import InputError
+
+__all__ = ["PRESETS", "Preset", "find_preset"]
+
+
+@dataclass(frozen=True)
+class Preset:
+    """Settings of :class:`mha_apps.vision.ViT`, and what to expect of them."""
+
+    about: str
+    settings: dict[str, Any]
+
+
+PRESETS: dict[str, Preset] = {
+    "digits": Preset(
+        "8x8 images through a stem of two 3x3 convolutions to 16 tokens. Made for scikit-learn's digits.",
+        {
+            "patch_size": 2,
+            "dim": 64,
+            "depth": 3,
+            "heads": 4,
+            "mlp_ratio": 3.0,
+            "stem": "conv",
+            "pool": "mean",
+            "position": "learned",
+        },
+    ),
+    "compact": Preset(
+        "32x32 images through a stem of three 3x3 convolutions to 64 tokens: 0.9M parameters, 67M MACs. "
+        "Made for CIFAR on a CPU.",
+        {
+            "patch_size": 4,
+            "dim": 128,
+            "depth": 5,
+            "heads": 2,
+            "mlp_ratio": 3.0,
+            "stem": "conv",
+            "pool": "mean",
+            "position": "learned",
+        },
+    ),
+    "vit-9-192": Preset(
+        "32x32 images in plain patches of 4: 64 tokens, 4.0M parameters, 270M MACs. The usual small ViT for CIFAR.",
+        {"patch_size": 4, "dim": 192, "depth": 9, "heads": 3, "pool": "mean", "position": "learned"},
+    ),
+    "tiny-16": Preset(
+        "ViT-Ti/16 (Touvron et al. 2021): 224x224 images in patches of 16, 5.7M parameters, 1.3G MACs.",
+        {"patch_size": 16, "dim": 192, "depth": 12, "heads": 3, "pool": "class", "position": "learned"},
+    ),
+    "small-16": Preset(
+        "ViT-S/16 (Touvron et al. 2021): 224x224 images in patches of 16, 22M parameters, 4.6G MACs.",
+        {"patch_size": 16, "dim": 384, "depth": 12, "heads": 6, "pool": "class", "position": "learned"},
+    ),
+    "base-16": Preset(
+        "ViT-B/16 (Dosovitskiy et al. 2021): 224x224 images in patches of 16, 86M parameters, 17.6G MACs.",
+        {"patch_size": 16, "dim": 768, "depth": 12, "heads": 12, "pool": "class", "position": "learned"},
+    ),
+}
+
+
+def find_preset(name: str, image_size: tuple[int, int]) -> dict[str, Any]:
+    """The settings of a preset; ``auto`` picks one by the shorter side of the images.
+
+    Raises:
+        InputError: there is no such preset.
+    """
+    if name == "auto":
+        side = min(image_size)
+        name = "digits" if side < 16 else "compact" if side <= 96 else "tiny-16"
+    if name not in PRESETS:
+        near = difflib.get_close_matches(name, PRESETS, n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise InputError(f"--preset {name}: there is none of that name, only auto, {', '.join(PRESETS)}{hint}")
+    return dict(PRESETS[name].settings)

@@ -1,0 +1,58 @@
+"""The recipe of a ViT: the fields that are its command-line flags and its recipe file. Imports no torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from mha_apps.images.recipe import ImageRecipe
+
+__all__ = ["VitRecipe"]
+
+
+@dataclass(kw_only=True)
+class VitRecipe(ImageRecipe):
+    """How a ViT is trained. A field of the model that is not given is the preset's."""
+
+    default_budget: ClassVar[tuple[str, float]] = ("epochs", 60)
+
+    preset: str = "auto"
+    """Shape of the model; auto picks one by the image size. See `vit presets`."""
+    patch_size: int | None = None
+    """Pixels on a side of the patch that becomes one token."""
+    dim: int | None = None
+    """Channels of a token."""
+    depth: int | None = None
+    """Number of transformer blocks."""
+    heads: int | None = None
+    """Attention heads; divides dim."""
+    mlp_ratio: float | None = None
+    """Hidden channels of the feed-forward over dim."""
+    stem: Literal["patch", "conv", "shifted"] | None = None
+    """How patches become tokens: one linear map, overlapping 3x3 convolutions, or shifted patches."""
+    pool: Literal["mean", "class", "attention"] | None = None
+    """What the classifier reads: the mean token, a class token, or attention pooling."""
+    position: Literal["learned", "sinusoidal", "none"] | None = None
+    """How tokens know where they stand."""
+    registers: int | None = None
+    """Tokens without a place that the model may use as memory."""
+    dropout: float | None = None
+    """Dropout on attention weights and activations."""
+    drop_path: float | None = None
+    """Rate at which the last block is skipped for an image; it grows linearly with depth."""
+
+    def check(self) -> None:
+        super().check()
+        for name in ("patch_size", "dim", "depth", "heads", "mlp_ratio"):
+            self.require(name, above=0)
+        self.require("registers", least=0)
+        for name in ("dropout", "drop_path"):
+            self.require(name, least=0, below=1)
+
+    def overrides(self) -> dict[str, Any]:
+        """The settings of the model that the recipe gives, beside its preset."""
+        names = (
+            "patch_size", "dim", "depth", "heads", "mlp_ratio", "stem", "pool", "position", "registers", "dropout",
+            "drop_path",
+        )  # fmt: skip
+        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}

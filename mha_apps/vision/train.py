@@ -1,0 +1,138 @@
+"""Training and evaluating a ViT: from a recipe to a run folder, and from a run folder to numbers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+from mha_apps.errors import InputError
+from mha_apps.images.classify import classification_task, load_for_training, predict_probabilities
+from mha_apps.images.evaluate import evaluate_classifier, plot_confusion
+from mha_apps.images.source import ImageSet, load, with_classes
+from mha_apps.training.device import resolve_device, resolve_precision
+from mha_apps.training.loop import fit
+from mha_apps.training.random import seed_everything
+from mha_apps.training.run import Run
+from mha_apps.vision.model import ViT
+from mha_apps.vision.presets import find_preset
+from mha_apps.vision.recipe import VitRecipe
+
+__all__ = ["build", "evaluate", "load_model", "train"]
+
+
+def train(
+    recipe: VitRecipe | None = None,
+    *,
+    out: str | Path | None = None,
+    force: bool = False,
+    resume: str | Path | None = None,
+) -> Run:
+    """Train a ViT into a run folder.
+
+    Args:
+        recipe: data, model and training; the defaults train on the digits. Not used with ``resume``.
+        out: the run folder; ``runs/vit-DATE-TIME`` when None.
+        force: replace the run that ``out`` holds.
+        resume: a run folder to continue, by the recipe that it was started with.
+
+    Raises:
+        InputError: the data, the recipe or the folder cannot be used. Nothing has been written then.
+    """
+    run = Run.open(resume, "vit") if resume is not None else None
+    recipe = run.recipe(VitRecipe) if run is not None else recipe or VitRecipe()
+    recipe.check()
+    resolve_precision(recipe.precision, resolve_device(recipe.device))
+    images, validation = load_for_training(recipe)
+    mean, std = images.statistics()
+    seed_everything(recipe.seed)
+    model = build(recipe, images, mean, std)
+    task = classification_task(model, images, validation, recipe, mean=mean, std=std)
+    if run is None:
+        run = Run.create(out, recipe, "vit", force=force)
+    summary = fit(task, recipe, run)
+    run.write_summary(summary | {"train": images.describe(), "validation": validation.describe()})
+    return run
+
+
+def build(recipe: VitRecipe, images: ImageSet, mean: list[float], std: list[float]) -> ViT:
+    """The model that a recipe asks for, for images of that size, those classes and that normalisation.
+
+    Raises:
+        InputError: an unknown preset; sizes that do not fit together.
+    """
+    settings = find_preset(recipe.preset, images.image_size) | recipe.overrides()
+    try:
+        return ViT(
+            image_size=images.image_size,
+            channels=images.channels,
+            classes=images.classes,
+            mean=mean,
+            std=std,
+            **settings,
+        )
+    except ValueError as error:
+        raise InputError(
+            f"{recipe.data} with preset {recipe.preset}: {error}; set --image-size, --patch-size or the model's sizes"
+        ) from error
+
+
+def load_model(run: Run | str | Path) -> ViT:
+    """The best weights of a run, in eval mode, on the CPU.
+
+    Raises:
+        InputError: the folder holds no run of a ViT, or no weights yet.
+    """
+    run = run if isinstance(run, Run) else Run.open(run, "vit")
+    if not (run.model_dir / "config.json").is_file():
+        raise InputError(f"{run.path}: holds no trained model yet; continue with --resume {run.path}")
+    return ViT.from_pretrained(run.model_dir).eval()
+
+
+def evaluate(
+    run: Run | str | Path,
+    data: str | None = None,
+    *,
+    split: Literal["test", "validation", "all"] = "test",
+    flip_average: bool = False,
+    device: str = "auto",
+    precision: str = "auto",
+    batch_size: int = 256,
+) -> dict[str, Any]:
+    """How good a run's model is on images that it was not trained on; the confusion matrix goes into its plots.
+
+    Args:
+        run: the run folder.
+        data: an image source; the one that the run was trained on when None.
+        split: ``test``; ``all`` takes every image of a source without splits.
+        flip_average: average the logits of each image with those of its mirror image. Stated in the result.
+
+    Returns:
+        what :func:`mha_apps.images.evaluate_classifier` returns, with ``data``, ``split``, ``skipped``,
+        ``flip_average`` and ``plot``.
+    """
+    run = run if isinstance(run, Run) else Run.open(run, "vit")
+    model = load_model(run)
+    data = data or run.recipe(VitRecipe).data
+    images = load(data, split, image_size=model.image_size, channels=model.channels)
+    images = with_classes(images, model.classes)
+    probabilities = predict_probabilities(
+        model,
+        images.images,
+        mean=model.mean,
+        std=model.std,
+        device=device,
+        precision=precision,
+        batch_size=batch_size,
+        flip_average=flip_average,
+    )
+    result = evaluate_classifier(probabilities, images.labels, model.classes)
+    plot = run.plots_dir / f"confusion-{split}.png"
+    plot_confusion(result["confusion"], model.classes).savefig(plot, dpi=120)
+    return {
+        "data": data,
+        "split": split,
+        "skipped": images.skipped,
+        "flip_average": flip_average,
+        **result,
+        "plot": str(plot),
+    }
