@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from mha_apps.errors import InputError
+
 
 @dataclass(kw_only=True)
 class ReadOptions:
@@ -44,3 +46,16 @@ class ReadOptions:
     """Encoding of the text, such as utf-8 or latin-1."""
     layout: Literal["auto", "wide", "long"] = "auto"
     """One column a sensor (wide), or columns unique_id, ds, y (long). Wide where that is dense."""
+
+    def check(self) -> None:
+        """Raises :class:`InputError` for a value that no reading could use."""
+        for name, allowed in (
+            ("aggregate", (None, "mean", "sum", "last")),
+            ("duplicates", ("last", "first", "mean")),
+            ("layout", ("auto", "wide", "long")),
+            ("decimal", (None, ".", ",")),
+        ):
+            value = getattr(self, name)
+            if value not in allowed:
+                words = ", ".join(str(word) for word in allowed if word is not None)
+                raise InputError(f"--{name} {value!r}: not known; pass one of {words}")

@@ -1,49 +1,683 @@
-"""Reads a CSV of sensor values into a frame on a regular time grid."""
+"""Reads sensor data into a frame on a regular time grid, and accounts for every row and cell of it.
+
+The stages, each in a module of its own: what was named becomes bytes (`sources`), text (`text`), lines and fields
+(`dialect`, `table`), instants (`timecolumns`, `timetext`, `zones`), numbers (`numbers`, `missing`), sensors (`layout`) and
+series on a grid (`grid`, `series`). An account (`account`) goes with the rows through all of them.
+"""
 
 from __future__ import annotations
 
-import os
+import dataclasses
+import inspect as _inspect
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
+import pyarrow as pa
 
 from mha_apps.errors import InputError
 
+from . import numbers, oddities, zones
+from .account import Account, Ledger
+from .layout import codes_of, series_columns
 from .options import ReadOptions
-from .report import ReadingReport
+from .report import ColumnReport, Gap, Offence, ReadingReport
+from .series import Block, Laid, frame_of, lay
+from .sources import Readable, Source, gather
+from .table import Table, read_table
+from .timecolumns import Times, find_times, named
+from .timetext import HOUR, MINUTE, NO_OFFSET
+from .words import COUNTER_NAMES, ZONE_OFFSETS, ZONE_PAIRS
+
+FIRST_LINES = 3
+"""Offending lines that are shown for each reason."""
 
 
-def read_sensor_csv(path: str | os.PathLike[str], **options: Any) -> tuple[pd.DataFrame, ReadingReport]:
-    """Reads ``path`` and returns ``(frame, report)``.
+@dataclasses.dataclass
+class Reading:
+    """What one source holds, before it is put on a grid."""
 
-    The frame has a DatetimeIndex with a fixed ``freq``, one float column per sensor, and NaN where a value is
-    missing. ``options`` are the fields of :class:`ReadOptions`.
+    source: Source
+    table: Table
+    times: Times
+    block: Block
+    decimal: str
+    left_out: list[ColumnReport]
+    repeated: int = 0
+
+
+def read_sensor_csv(
+    path: Readable, *, options: ReadOptions | None = None, **changes: Any
+) -> tuple[pd.DataFrame, ReadingReport]:
+    """Reads sensor data: a CSV of any dialect, packed or not, Parquet, a data frame, several of these, or a folder.
+
+    Args:
+        path: what to read. Files with the same columns and disjoint times continue each other; otherwise each file is a
+            series of its own.
+        options: how to read it; see :class:`ReadOptions`.
+        **changes: fields of :class:`ReadOptions`, in place of those in ``options``.
+
+    Returns:
+        The frame and its account. The frame is wide: a DatetimeIndex named ``time`` with a fixed ``freq``, in the zone
+        of the times, one float64 column for each sensor, NaN where a value is missing. Where that would waste memory,
+        or where sensors have different steps, it is long: ``unique_id``, ``ds``, ``y`` (float32), each sensor on its
+        own regular grid.
 
     Raises:
-        InputError: if the file is missing or holds no usable time; one line with the file, the place and the remedy.
+        InputError: if the data cannot be read as a whole; one line with the file, the place in it and the remedy.
     """
-    told = ReadOptions(**options)
-    path = Path(path)
-    if not path.is_file():
-        raise InputError(f"{path}: no such file; check the path")
-    table = pd.read_csv(path, comment="#")
-    for name in table.columns:
-        if table[name].dtype.kind in "Of" and table[name].dtype.kind == "f":
+    told = _options(options, changes)
+    readings = [_read(source, told) for source in gather(path)]
+    blocks = _blocks(readings)
+    laid = lay(blocks, told)
+    frame, layout = frame_of(laid, told)
+    return frame, _report(path, readings, blocks, laid, frame, layout, told)
+
+
+read_sensor_csv.__signature__ = _inspect.Signature(  # type: ignore[attr-defined]
+    [
+        _inspect.Parameter("path", _inspect.Parameter.POSITIONAL_OR_KEYWORD),
+        _inspect.Parameter("options", _inspect.Parameter.KEYWORD_ONLY, default=None),
+        *(
+            _inspect.Parameter(f.name, _inspect.Parameter.KEYWORD_ONLY, default=f.default, annotation=f.type)
+            for f in dataclasses.fields(ReadOptions)
+        ),
+    ]
+)
+
+
+def inspect(
+    path: Readable, *, options: ReadOptions | None = None, plot: str | Path | None = None, **changes: Any
+) -> ReadingReport:
+    """Reads like :func:`read_sensor_csv`, and draws all series into the PNG ``plot`` if that is given.
+
+    Returns:
+        The report; ``report.text()`` is for reading, ``report.json()`` for programs.
+
+    Raises:
+        InputError: as ``read_sensor_csv`` does; nothing is written then.
+    """
+    frame, report = read_sensor_csv(path, options=options, **changes)
+    if plot is not None:
+        from .plot import draw
+
+        draw(frame, report, plot)
+        report.plot = str(plot)
+    return report
+
+
+def _options(options: ReadOptions | None, changes: dict[str, Any]) -> ReadOptions:
+    known = {f.name for f in dataclasses.fields(ReadOptions)}
+    for name in changes:
+        if name not in known:
+            raise TypeError(f"read_sensor_csv() has no option {name!r}; there are: {', '.join(sorted(known))}")
+    told = dataclasses.replace(options or ReadOptions(), **changes)
+    for name in ("missing", "keep", "time", "columns", "series"):
+        value = getattr(told, name)
+        if isinstance(value, str | int | float):
+            value = (value,)
+        setattr(told, name, tuple(str(item) for item in value or ()))
+    told.check()
+    if told.tz is not None:
+        zones.zone_of(told.tz)
+    return told
+
+
+def _read(source: Source, told: ReadOptions) -> Reading:
+    """One source up to the instants, the numbers and the sensors of its rows."""
+    table = read_table(source, delimiter=told.delimiter, encoding=told.encoding)
+    times = find_times(table, told)
+    account = table.account
+    blank = _blank(table, times.columns)
+    account.rows.set_aside(~times.ok & blank, "no time")
+    account.rows.set_aside(~times.ok, "time not understood")
+
+    remaining = [k for k in range(len(table.names)) if k not in times.columns]
+    values, texts, decimal, units = _numbers(table, remaining, told)
+    key = _key(table, times, account, told, texts, list(values))
+    left_out: list[ColumnReport] = []
+    for k in texts:
+        if k not in key:
+            _leave_out(table, k, "text", left_out)
+    for k in [k for k in values if k in key]:
+        del values[k], account.cells[table.names[k]]
+    values = _chosen(table, values, told, left_out)
+    for k in [k for k in values if not told.columns and _counts_rows(table.names[k], values[k], account, len(values))]:
+        del values[k]
+        _leave_out(table, k, "row counter", left_out)
+    if not values:
+        names = ", ".join(repr(table.names[k]) for k in remaining[:6]) or "none"
+        raise InputError(
+            f"{table.source}, line {int(account.lines[0])}: no column holds numbers (beside the time: {names}); check "
+            "--delimiter and --decimal, or name columns with --columns"
+        )
+    codes, labels = _sensors(table, key, account)
+    block = Block(
+        account, [table.names[k] for k in values], list(values.values()), times.wall, None, codes, labels, units
+    )
+    reading = Reading(source, table, times, block, decimal, left_out)
+    _localise(reading, told)
+    return reading
+
+
+def _blank(table: Table, columns: list[int]) -> np.ndarray:
+    blank = np.zeros(table.count, dtype=bool)
+    for k in columns:
+        column = table.columns[k]
+        if isinstance(column, pa.Array):
+            if column.null_count:
+                blank |= column.is_null().to_numpy(zero_copy_only=False)
+        else:
+            blank |= column.isna().to_numpy()
+    return blank
+
+
+def _numbers(
+    table: Table, remaining: list[int], told: ReadOptions
+) -> tuple[dict[int, np.ndarray], list[int], str, dict[str, str]]:
+    """The columns that hold numbers, and those that hold text; each gets its ledger."""
+    count = table.count
+    samples = []
+    for k in remaining:
+        column = table.columns[k]
+        if isinstance(column, pa.Array):
+            step = max(1, count // 300)
+            picked = column.take(pa.array(np.arange(0, count, step)[:400]))
+            samples.append([text.strip() for text in picked.to_pylist() if text and not numbers.is_missing_word(text)])
+    choice = numbers.choose(samples[:200], comma_separated=table.delimiter == ",", told=told.decimal)
+    if choice.note:
+        table.notes.append(choice.note)
+    values: dict[int, np.ndarray] = {}
+    texts: list[int] = []
+    units: dict[str, str] = {}
+    for k in remaining:
+        name, column = table.names[k], table.columns[k]
+        ledger = table.account.cells[name] = Ledger(count)
+        if isinstance(column, pa.Array):
+            found = numbers.numbers(column, choice.convention, ledger, force=name in told.columns)
+            if found is None:
+                texts.append(k)
+                continue
+            values[k] = found[0]
+            unit = table.units[k] or found[1]
+            if unit:
+                units[name] = unit
+        elif pd.api.types.is_numeric_dtype(column.dtype):
+            numeric = np.array(column.to_numpy(dtype=np.float64, na_value=np.nan), copy=True)
+            ledger.set_aside(np.isnan(numeric), "blank")
+            ledger.set_aside(np.isinf(numeric), "infinite")
+            numeric[~np.isfinite(numeric)] = np.nan
+            values[k] = numeric
+        else:
+            texts.append(k)
+    return values, texts, choice.convention.decimal, units
+
+
+def _key(
+    table: Table, times: Times, account: Account, told: ReadOptions, texts: list[int], numeric: list[int]
+) -> list[int]:
+    """The columns that name the sensor."""
+    if told.series:
+        missing = [name for name in told.series if name not in table.names]
+        if missing:
+            raise InputError(
+                f"{table.source}, line {table.header or 1}: no column is called {missing[0]!r} (--series); there are: "
+                + ", ".join(table.names[:12])
+            )
+        return [table.names.index(name) for name in told.series]
+    if not numeric:
+        return []
+    return series_columns(table, times.wall, account.rows.open, texts, numeric)
+
+
+def _leave_out(table: Table, k: int, why: str, left_out: list[ColumnReport]) -> None:
+    name = table.names[k]
+    ledger = table.account.cells[name] = Ledger(table.count)
+    ledger.set_aside(np.ones(table.count, dtype=bool), why)
+    oddity = {"text": "text", "row counter": "counts the rows", "not asked for": "not among --columns"}[why]
+    if why == "text" and isinstance(table.columns[k], pa.Array):
+        distinct = len(table.columns[k].unique().drop_null())
+        example = next((str(text) for text in table.columns[k].slice(0, 1000).to_pylist() if text), "")[:20]
+        oddity = f"text ({distinct} different, such as {example!r})" if distinct else "empty"
+    left_out.append(
+        ColumnReport(
+            name=name, cells=table.count, set_aside={why: table.count}, missing=1.0, oddities=[oddity], in_frame=False
+        )
+    )
+
+
+def _chosen(
+    table: Table, values: dict[int, np.ndarray], told: ReadOptions, left_out: list[ColumnReport]
+) -> dict[int, np.ndarray]:
+    if not told.columns:
+        return values
+    for name in told.columns:
+        if name not in table.names:
+            known = ", ".join(table.names[:12])
+            raise InputError(
+                f"{table.source}, line {table.header or 1}: no column is called {name!r} (--columns); there are: {known}"
+            )
+    for k in list(values):
+        if table.names[k] not in told.columns:
+            del values[k]
+            _leave_out(table, k, "not asked for", left_out)
+    return values
+
+
+def _counts_rows(name: str, values: np.ndarray, account: Account, columns: int) -> bool:
+    """A row counter is left out where its name says so too, and other columns remain."""
+    nameless = name == "column_1"
+    if columns < 2 or not (nameless or named(name, COUNTER_NAMES)):
+        return False
+    return oddities.row_counter(values[account.rows.open])
+
+
+def _sensors(table: Table, key: list[int], account: Account) -> tuple[np.ndarray | None, list[str]]:
+    """The sensor of each row, and the sensors' names."""
+    if not key:
+        return None, []
+    for k in key:
+        account.cells.pop(table.names[k], None)
+    codes, labels = codes_of(table.columns[key[0]])
+    for k in key[1:]:
+        more, names = codes_of(table.columns[k])
+        blank = (codes < 0) | (more < 0)
+        pairs, codes = np.unique(codes * (len(names) + 1) + more, return_inverse=True)
+        labels = [f"{labels[p // (len(names) + 1)]} {names[p % (len(names) + 1)]}" for p in pairs]
+        codes = np.where(blank, -1, codes)
+    account.rows.set_aside(codes < 0, "no sensor name")
+    # Texts that differ only in blanks around them are one sensor
+    distinct = list(dict.fromkeys(labels))
+    if len(distinct) < len(labels):
+        number = np.array([distinct.index(label) for label in labels])
+        codes = np.where(codes >= 0, number[codes], -1)
+    return codes, distinct
+
+
+def _localise(reading: Reading, told: ReadOptions) -> None:
+    """The instants of all rows in UTC (or on a clock without a zone), and the zone."""
+    times, block, account, table = reading.times, reading.block, reading.table.account, reading.table
+    wanted = zones.zone_of(told.tz) if told.tz else None
+    wall = times.wall
+    # Hours that run from 1 to 24 or 25 name the end of an hour; the clock is read at its start
+    ending = HOUR if times.hours is not None and times.hours[0] >= 1 and times.hours[1] >= 24 else 0
+    if times.utc:
+        block.utc, block.zone = wall, wanted or (zones.zone_of(times.zone) if times.zone else None)
+        return
+    if times.offset is not None:
+        zone, note = zones.of_offsets(times.offset, times.zones, account.rows.open)
+        if note:
+            table.notes.append(note)
+        has = times.offset != NO_OFFSET
+        if has.any():
+            account.rows.set_aside(~has, "no offset, as the other times have")
+            block.utc, block.zone = wall - np.where(has, times.offset, 0).astype(np.int64) * MINUTE, wanted or zone
+            return
+        if zone is not None:
+            _read_clock(reading, wall, zone, ending)
+            block.zone = wanted or zone
+            return
+    stated = zones.stated_zone([table.names[k] for k in times.columns], table.comments)
+    if stated is not None:
+        zone = _zone_by_name(stated[0], wall[account.rows.open] - ending)
+        table.notes.append(f"zone {zones.label(zone)} is stated by {stated[1]}")
+        _read_clock(reading, wall, zone, ending)
+        block.zone = wanted or zone
+        return
+    if wanted is not None:
+        _read_clock(reading, wall, wanted, ending)
+        block.zone = wanted
+        return
+    _check_clock(reading, ending)
+    block.utc, block.zone = wall, None
+
+
+def _zone_by_name(name: str, wall: np.ndarray) -> zones.Zone:
+    """An abbreviation such as CET means a fixed offset, unless the clock shows summer time."""
+    if name not in ZONE_OFFSETS or name in ("UTC", "GMT", "Z", "UT"):
+        return zones.zone_of(name)
+    pair = next((zone for names, zone in ZONE_PAIRS.items() if name in names), None)
+    signature = zones.summer_signature(wall) if pair is not None else None
+    if pair is not None and signature is not None and signature.sure:
+        return zones.zone_of(pair)
+    return zones.fixed(ZONE_OFFSETS[name])
+
+
+def _read_clock(reading: Reading, wall: np.ndarray, zone: zones.Zone, ending: int) -> None:
+    block, account = reading.block, reading.table.account
+    usable = account.rows.open
+    times = reading.times
+    if times.hours is not None and times.hours[1] == 25 and times.day is not None:
+        midnight = zones.localise(times.day, zone, usable=usable)  # hours are counted through the day
+        block.utc = midnight.utc + (wall - times.day)
+        return
+    local = zones.localise(wall - ending, zone, block.codes, usable)
+    account.rows.set_aside(local.missing, "local time that the clock skips")
+    account.rows.set_aside(local.ambiguous, "local time that comes twice")
+    block.utc, reading.repeated = local.utc + ending, local.repeated
+
+
+def _check_clock(reading: Reading, ending: int) -> None:
+    """Stops where plain times hide a summer time: an hour would be lost, and half of the year be an hour off."""
+    block, account = reading.block, reading.table.account
+    rows = np.flatnonzero(account.rows.open)
+    if block.codes is not None and len(rows):
+        busiest = np.argmax(np.bincount(block.codes[rows]))
+        rows = rows[block.codes[rows] == busiest]
+    wall = reading.times.wall[rows] - ending
+    signature = zones.summer_signature(wall)
+    if signature is None:
+        if reading.times.hours is not None and reading.times.hours[1] == 25:
+            row = int(rows[0])
+            raise InputError(
+                f"{account.place(row)}: hours count to 25, so the clock has summer time; pass --tz, such as --tz Europe/Berlin"
+            )
+        return
+    if signature.sure:
+        at = (signature.doubled or signature.skipped)[0]
+        row = int(rows[np.argmin(np.abs(wall - at))])
+        marks = [f"an hour comes twice on {_day(t)}" for t in signature.doubled[:1]]
+        marks += [f"an hour is missing on {_day(t)}" for t in signature.skipped[:1]]
+        raise InputError(
+            f"{account.place(row)}: the times look like {signature.rule} rules of summer time ({', '.join(marks)}); pass --tz, such as "
+            f"--tz {signature.zone}"
+        )
+    if signature.skipped and not signature.against:
+        reading.table.notes.append(
+            f"an hour is missing on {_day(signature.skipped[0])}, as under {signature.rule} rules of summer time; if the clock is local, "
+            f"pass --tz, such as --tz {signature.zone}"
+        )
+
+
+def _day(micros: int) -> str:
+    return str(np.datetime64(int(micros), "us").astype("datetime64[D]"))
+
+
+def _blocks(readings: list[Reading]) -> list[Block]:
+    """Readings that continue each other become one block; the others get names of their own."""
+    groups: dict[tuple[Any, ...], list[Reading]] = {}
+    for reading in readings:
+        kind = (tuple(reading.block.names), reading.block.codes is None, zones.label(reading.block.zone))
+        groups.setdefault(kind, []).append(reading)
+    blocks: list[Block] = []
+    owners: list[Reading] = []
+    for members in groups.values():
+        if len(members) > 1 and _disjoint(members):
+            blocks.append(_joined(members))
+            owners.append(members[0])
+            members[0].table.notes.append(f"{len(members)} files continue each other")
+        else:
+            blocks += [member.block for member in members]
+            owners += members
+    if len({block.zone is None for block in blocks}) > 1:
+        plain = next(owner.table.source for owner, block in zip(owners, blocks, strict=True) if block.zone is None)
+        raise InputError(f"{plain}: its times have no zone, those of other files have; pass --tz")
+    if len({zones.label(block.zone) for block in blocks}) > 1:
+        for block in blocks:
+            block.zone = zones.UTC
+        owners[0].table.notes.append("files are in different zones; kept as UTC (--tz names the zone)")
+    names = [name for block in blocks for name in (block.labels or block.names)]
+    if len(blocks) > 1 and len(set(names)) < len(names):
+        for owner, block in zip(owners, blocks, strict=True):
+            _rename(block, owner.source.stem)
+    return blocks
+
+
+def _disjoint(members: list[Reading]) -> bool:
+    """Whether no times (of a sensor) are shared, but for one in a hundred, as where each month ends with the next one's first."""
+    keys = []
+    labels: dict[str, int] = {}
+    for member in members:
+        rows = member.table.account.rows.open
+        if member.block.codes is None:
+            keys.append(np.unique(member.block.utc[rows]))
+        else:
+            number = np.array([labels.setdefault(label, len(labels)) for label in member.block.labels])
+            keys.append(np.unique(member.block.utc[rows] * 4096 + number[member.block.codes[rows]] % 4096))
+    total = sum(len(key) for key in keys)
+    return len(np.unique(np.concatenate(keys))) >= 0.99 * total - len(members)
+
+
+def _joined(members: list[Reading]) -> Block:
+    first = members[0].block
+    account = Account.joined([member.table.account for member in _same_cells(members)])
+    codes, labels = None, []
+    if first.codes is not None:
+        number: dict[str, int] = {}
+        parts = []
+        for member in members:
+            to = np.array([number.setdefault(label, len(number)) for label in member.block.labels] + [-1])
+            parts.append(to[member.block.codes])
+        codes, labels = np.concatenate(parts), list(number)
+    values = [np.concatenate([member.block.values[k] for member in members]) for k in range(len(first.names))]
+    utc = np.concatenate([member.block.utc for member in members])
+    return Block(account, first.names, values, utc, first.zone, codes, labels, first.units)
+
+
+def _same_cells(members: list[Reading]) -> list[Reading]:
+    """Gives all accounts the same columns: a column that one file left out, another may lack."""
+    names = list(dict.fromkeys(name for member in members for name in member.table.account.cells))
+    for member in members:
+        cells = member.table.account.cells
+        for name in names:
+            if name not in cells:
+                cells[name] = Ledger(member.table.count)
+                cells[name].set_aside(np.ones(member.table.count, dtype=bool), "column not in this file")
+        member.table.account.cells = {name: cells[name] for name in names}
+    return members
+
+
+def _rename(block: Block, stem: str) -> None:
+    if block.labels:
+        block.labels = [f"{stem} {label}" for label in block.labels]
+        return
+    new = [stem] if len(block.names) == 1 else [f"{stem} {name}" for name in block.names]
+    block.account.cells = {
+        dict(zip(block.names, new, strict=True)).get(name, name): ledger for name, ledger in block.account.cells.items()
+    }
+    block.units = {dict(zip(block.names, new, strict=True)).get(name, name): unit for name, unit in block.units.items()}
+    block.names = new
+
+
+def _report(
+    path: Readable,
+    readings: list[Reading],
+    blocks: list[Block],
+    laid: Laid,
+    frame: pd.DataFrame,
+    layout: str,
+    told: ReadOptions,
+) -> ReadingReport:
+    first = readings[0]
+    accounts = [block.account for block in blocks]
+    for account in accounts:
+        account.close()
+    steps: dict[str, list[str]] = {}
+    for (name, _), members in laid.steps.items():
+        steps.setdefault(name, []).extend(members)
+    how = {part.grid.step.how for part in laid.parts}
+    stamps = frame.index if layout == "wide" else frame["ds"]
+    lines: dict[str, int] = {}
+    for reading in readings:
+        for kind, count in reading.table.lines.items():
+            if count:
+                lines[kind] = lines.get(kind, 0) + count
+    report = ReadingReport(
+        source=first.table.source
+        if len(readings) == 1
+        else f"{path if isinstance(path, str | Path) else first.table.source} ({len(readings)} files)",
+        sources=[reading.table.source for reading in readings],
+        encoding=first.table.encoding,
+        packing=first.table.packing,
+        delimiter=first.table.delimiter,
+        decimal=first.decimal if first.table.delimiter else None,
+        header_line=first.table.header,
+        other_lines=lines,
+        time=first.times.what,
+        zone=zones.label(laid.zone),
+        step=", ".join(steps),
+        steps=steps,
+        grid=next((kind for kind in ("irregular", "jittered", "stated", "calendar") if kind in how), "exact"),
+        start=str(stamps.min()),
+        end=str(stamps.max()),
+        rows=len(frame),
+        layout=layout,
+        rows_read=sum(len(account.lines) for account in accounts),
+        rows_used=sum(account.rows.used for account in accounts),
+        set_aside=_sum(account.rows.counts() for account in accounts),
+        cells_read=sum(len(ledger) for account in accounts for ledger in account.cells.values()),
+        cells_used=sum(ledger.used for account in accounts for ledger in account.cells.values()),
+        cells_set_aside=_sum(ledger.counts() for account in accounts for ledger in account.cells.values()),
+        left_out=[column for reading in readings for column in reading.left_out][:200],
+        duplicates={
+            kind: count for kind, count in (("identical", laid.identical), ("conflicting", laid.conflicting)) if count
+        },
+        repeated_hour=sum(reading.repeated for reading in readings),
+        moved=laid.moved,
+        moved_most=laid.furthest / 1e6,
+        notes=list(
+            dict.fromkeys([note for reading in readings for note in [*reading.table.notes, *reading.times.notes]])
+        ),
+    )
+    report.notes += list(dict.fromkeys([*(note for block in blocks for note in block.notes), *laid.notes]))
+    if laid.unsorted:
+        report.notes.append("rows were not in the order of time; sorted")
+    if laid.irregular:
+        report.notes.append(
+            f"times follow no step; put on the nearest places of a grid of {report.step} (--freq and --aggregate choose)"
+        )
+    _describe_columns(report, blocks, laid, frame, layout)
+    _find_gaps(report, laid)
+    for source_reading, account in (
+        [(reading, reading.table.account) for reading in readings] if len(accounts) == len(readings) else []
+    ):
+        _show_offences(report, account, source_reading)
+    if len(accounts) != len(readings):
+        for account in accounts:
+            _show_offences(report, account, None, readings)
+    return report
+
+
+def _sum(counts: Any) -> dict[str, int]:
+    total: dict[str, int] = {}
+    for part in counts:
+        for reason, count in part.items():
+            total[reason] = total.get(reason, 0) + count
+    return total
+
+
+def _describe_columns(report: ReadingReport, blocks: list[Block], laid: Laid, frame: pd.DataFrame, layout: str) -> None:
+    """Each series: its range, its missing share, what was set aside, and its oddities."""
+    wide = all(block.codes is None for block in blocks)
+    ledgers = {name: block.account.cells[name] for block in blocks for name in block.names} if wide else {}
+    units = {name: unit for block in blocks for name, unit in block.units.items()}
+    for part in laid.parts:
+        rows = part.values
+        for name, row in zip(part.names, rows, strict=True):
+            if len(report.columns) >= 2000:
+                return
+            finite = row[np.isfinite(row)]
+            column = ColumnReport(
+                name=name, unit=units.get(name), used=len(finite), missing=1 - len(finite) / max(1, len(row)), cells=len(row),
+                least=float(finite.min()) if len(finite) else None,
+                mean=float(finite.mean()) if len(finite) else None,
+                greatest=float(finite.max()) if len(finite) else None,
+            )  # fmt: skip
+            if name in ledgers:
+                column.cells, column.used, column.set_aside = (
+                    len(ledgers[name]),
+                    ledgers[name].used,
+                    ledgers[name].counts(),
+                )
+            if len(finite) == 0:
+                column.oddities.append("empty")
+            elif oddities.constant(row):
+                column.oddities.append(f"constant ({finite[0]:.6g})")
+            elif oddities.row_counter(finite) and len(finite) > 5:
+                column.oddities.append("rises by one from row to row, as a row counter does")
+            elif (share := oddities.zero_share(row)) >= 0.5:
+                column.oddities.append(f"zero-inflated ({share:.0%} zeros)")
+            column.step = _own_step(row, part, laid)
+            report.columns.append(column)
+        by_name = {column.name: column for column in report.columns[-len(part.names) :]}
+        if len(part.names) > 1:
+            for copy, original, lag in oddities.lagged_copies(part.names, list(rows)):
+                by_name[copy].oddities.append(
+                    f"copies {original!r}" + (f", {lag} step{'s' * (lag > 1)} later" if lag else "")
+                )
+
+
+def _own_step(row: np.ndarray, part: Any, laid: Laid) -> str | None:
+    """The step of a column that has a value at every n-th row only."""
+    at = np.flatnonzero(np.isfinite(row))
+    if len(at) < 4 or len(at) > 0.6 * len(row):
+        return None
+    steps = np.diff(at)
+    usual = int(np.median(steps))
+    if usual < 2 or np.mean(steps % usual == 0) < 0.95 or np.mean(steps == usual) < 0.8:
+        return None
+    offset = part.grid.step.offset
+    try:
+        scaled = offset * usual
+        return str(getattr(scaled, "freqstr", scaled))
+    except (TypeError, ValueError):
+        return f"{usual} x {part.grid.step.name}"
+
+
+def _find_gaps(report: ReadingReport, laid: Laid) -> None:
+    """Runs of rows in which nothing was measured; the longest of each grid."""
+    found: list[tuple[int, Any, int, int]] = []
+    for part in laid.parts[:2000]:
+        empty = ~np.isfinite(part.values).any(axis=0)
+        if not empty.any():
             continue
-        times = pd.to_datetime(table[name].astype(str), errors="coerce", format="ISO8601")
-        if len(times) and times.notna().mean() > 0.5:
-            break
-    else:
-        raise InputError(f"{path}, line 1: no column holds a time; name it with --time")
-    values = table.drop(columns=name).apply(pd.to_numeric, errors="coerce").astype(float)
-    values = values.loc[times.notna()].set_axis(pd.DatetimeIndex(times[times.notna()], name="time"))
-    values = values[~values.index.duplicated(keep="last")].sort_index()
-    step = told.freq or values.index.to_series().diff().mode().iloc[0]
-    frame = values.asfreq(step)
-    if told.tz:
-        frame = frame.tz_localize(told.tz, ambiguous="NaT", nonexistent="NaT")
-    report = ReadingReport(source=str(path), step=str(frame.index.freqstr), rows_read=len(table), rows_used=len(values))
-    report.set_aside = {"no time": int(times.isna().sum())}
-    report.set_aside["duplicate time"] = len(table) - len(values) - report.set_aside["no time"]
-    return frame, report
+        edges = np.flatnonzero(np.diff(np.concatenate([[False], empty, [False]]).astype(np.int8)))
+        starts, ends = edges[0::2], edges[1::2]
+        report.gap_count += len(starts)
+        report.gap_rows += int((ends - starts).sum())
+        for k in np.argsort(starts - ends, kind="stable")[:10]:
+            found.append((int(ends[k] - starts[k]), part, int(starts[k]), int(ends[k])))
+    found.sort(key=lambda item: -item[0])
+    for rows, part, start, end in found[:10]:
+        span = part.grid.index(part.low + start, part.low + end - 1, laid.zone)
+        report.gaps.append(Gap(first=str(span[0]), last=str(span[-1]), rows=rows))
+
+
+def _show_offences(
+    report: ReadingReport, account: Account, reading: Reading | None, readings: list[Reading] | None = None
+) -> None:
+    """The first lines of each reason, for rows and for cells."""
+    texts = {r.table.source: r for r in ([reading] if reading else readings or [])}
+
+    def offence(row: int, reason: str, column: str | None) -> Offence:
+        source = account.sources[account.files[row]]
+        owner = texts.get(source)
+        before = int(np.searchsorted(account.files, account.files[row])) if len(account.sources) > 1 else 0
+        return Offence(
+            reason=reason, source=source, line=int(account.lines[row]), column=column,
+            text=_shown_row(owner.table, row - before, column) if owner else "",
+        )  # fmt: skip
+
+    for reason in account.rows.counts():
+        for row in account.rows.first(reason, FIRST_LINES):
+            report.offences.append(offence(int(row), reason, None))
+    quiet = {"text", "row counter", "not asked for", "column not in this file", "blank", "duplicate"}
+    shown: dict[str, int] = {}
+    for name, ledger in account.cells.items():
+        for reason in ledger.counts():
+            if reason in quiet or reason.startswith("row:") or shown.get(reason, 0) >= FIRST_LINES:
+                continue
+            for row in ledger.first(reason, FIRST_LINES - shown.get(reason, 0)):
+                shown[reason] = shown.get(reason, 0) + 1
+                report.offences.append(offence(int(row), reason, name))
+
+
+def _shown_row(table: Table, row: int, column: str | None) -> str:
+    columns = [table.names.index(column)] if column in table.names else range(min(len(table.names), 8))
+    cells = []
+    for k in columns:
+        values = table.columns[k]
+        cell = values[row].as_py() if isinstance(values, pa.Array) else values.iloc[row]
+        cells.append("" if cell is None else str(cell)[:40])
+    return (table.delimiter or ",").replace("\t", " ").join(cells)[:120]

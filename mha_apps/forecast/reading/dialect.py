@@ -1,0 +1,372 @@
+"""How a text is laid out: the sign between fields, quotes, comments, and which lines are names, units and data."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from mha_apps.errors import InputError
+
+from .numbers import is_missing_word, is_number
+from .timetext import layout_of
+from .words import MOMENT_NAMES, UNITS
+
+DELIMITERS = (";", "\t", "|", ",", " ")
+COMMENT_MARKS = ("#", "//", "%", "!", "*", "'#", '"#')
+_DIGIT = re.compile(r"\d")
+
+
+@dataclass
+class Dialect:
+    """What a file's lines mean."""
+
+    delimiter: str
+    quote: str | None = '"'
+    names: list[str] = field(default_factory=list)
+    """One name a column."""
+    units: list[str | None] = field(default_factory=list)
+    header: int | None = None
+    """Index of the line that holds the names."""
+    first: int = 0
+    """Index of the first line of data."""
+    comments: list[str] = field(default_factory=list)
+    """What stands above the data and is neither names nor units."""
+    comment_mark: str | None = None
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def width(self) -> int:
+        return len(self.names)
+
+
+class Lines:
+    """The lines of a text, found once: where each starts and ends in the bytes."""
+
+    def __init__(self, data: bytes) -> None:
+        if data and not data.endswith(b"\n"):
+            data += b"\n"
+            self.cut = True
+            """Whether the last line has no end, as when a logger lost its power."""
+        else:
+            self.cut = False
+        self.data = data
+        self.bytes = np.frombuffer(data, dtype=np.uint8)
+        self.ends = np.flatnonzero(self.bytes == 10)
+        self.starts = np.concatenate([[0], self.ends[:-1] + 1]) if len(self.ends) else self.ends
+        self.numbers = np.arange(1, len(self.ends) + 1)
+        """The number of each line in the file."""
+        self._join_head()
+
+    def _join_head(self) -> None:
+        """Joins lines at the top over which a quoted name runs, such as "Temp (newline) °C" of a spreadsheet."""
+        odd = [i for i in range(min(len(self), 60)) if self.raw(i).count(b'"') % 2]
+        gone: list[int] = []
+        for here, there in zip(odd[0::2], odd[1::2], strict=False):
+            if there - here > 5:
+                break
+            for end in self.ends[here:there]:
+                self.data = self.data[:end] + b" " + self.data[end + 1 :]
+            self.ends[here] = self.ends[there]
+            gone += range(here + 1, there + 1)
+        if gone:
+            self.bytes = np.frombuffer(self.data, dtype=np.uint8)
+            self.starts, self.ends = np.delete(self.starts, gone), np.delete(self.ends, gone)
+            self.numbers = np.delete(self.numbers, gone)
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    def raw(self, index: int) -> bytes:
+        return self.data[self.starts[index] : self.ends[index]]
+
+    def text(self, index: int) -> str:
+        return self.raw(index).decode("utf-8", "replace")
+
+    def sample(self) -> list[int]:
+        """Indices of lines from the start, the middle and the end."""
+        count = len(self)
+        picked = {*range(min(count, 150)), *range(max(0, count - 20), count)}
+        picked |= {int(i) for i in np.linspace(0, count - 1, min(count, 120))}
+        return sorted(picked)
+
+
+def fields(line: str, delimiter: str, quote: str | None) -> list[str]:
+    """The fields of one line, without their quotes and outer blanks."""
+    if delimiter == " ":
+        line, delimiter = re.sub(r"[ \t]+", " ", line.strip()), " "
+    if quote is None or quote not in line:
+        return [cell.strip() for cell in line.split(delimiter)]
+    try:
+        row = next(csv.reader([line], delimiter=delimiter, quotechar=quote, skipinitialspace=True), [""])
+    except csv.Error:
+        row = line.split(delimiter)
+    return [cell.strip() for cell in row]
+
+
+def kind(cell: str) -> str:
+    """blank, number, time, missing or text."""
+    if not cell or cell.isspace():
+        return "blank"
+    if is_number(cell):
+        return "number"
+    if is_missing_word(cell):
+        return "missing"
+    if _DIGIT.search(cell) and layout_of(re.sub(r"\d", "0", cell).encode()) is not None:
+        return "time"
+    return "text"
+
+
+def detect(name: str, lines: Lines, *, delimiter: str | None = None) -> tuple[Dialect, Lines]:
+    """Finds the dialect; the lines are rewritten where fields are parted by blanks or whole lines are quoted.
+
+    Raises:
+        InputError: if the text is no table.
+    """
+    notes: list[str] = []
+    skip = 0
+    if len(lines) and (stated := re.match(r'^\ufeff?"?sep=(.|\\t)"?\s*$', lines.text(0), re.I)):
+        delimiter = delimiter or stated[1].replace("\\t", "\t")
+        skip = 1
+    if delimiter is not None:
+        delimiter = {"space": " ", "blank": " ", "tab": "\t", "\\t": "\t"}.get(delimiter, delimiter)
+        if len(delimiter.encode()) != 1 or delimiter in "\n\"'":
+            raise InputError(
+                f"--delimiter {delimiter!r}: not a single character; pass one such as ';', or 'tab' or 'space'"
+            )
+    lines = _unwrapped(lines, notes)
+    picked = [i for i in lines.sample() if i >= skip and lines.raw(i).strip()]
+    texts = {i: lines.text(i) for i in picked}
+    if not texts:
+        raise InputError(f"{name}, line 1: no line holds anything; export the file again")
+    quote = _quote(list(texts.values()))
+    delimiter = delimiter or _delimiter(list(texts.values()), quote)
+    if delimiter == " ":
+        data = re.sub(rb"(?m)^[ \t]+|[ \t]+$", b"", lines.data)
+        lines, delimiter = Lines(re.sub(rb"[ \t]+", b"\t", data)), "\t"
+        texts = {i: lines.text(i) for i in picked}
+        notes.append("fields are parted by blanks")
+    dialect = Dialect(delimiter, quote, notes=notes)
+    _header(lines, dialect, {i: fields(text, delimiter, quote) for i, text in texts.items()}, skip)
+    return dialect, lines
+
+
+def _unwrapped(lines: Lines, notes: list[str]) -> Lines:
+    """Takes off quotes that enclose each whole line, as a twice exported file has them."""
+    texts = [lines.raw(i).strip() for i in lines.sample() if lines.raw(i).strip()]
+    whole = [
+        re.fullmatch(rb'"(?:[^"]|"")*"[,;]*', text) is not None and re.search(rb"[,;\t|]", text.strip(b'",;'))
+        for text in texts
+    ]
+    if len(texts) < 2 or sum(map(bool, whole)) < 0.9 * len(texts):
+        return lines
+    data = re.sub(rb'(?m)^\s*"((?:[^"\n]|"")*)"[,;]*$', rb"\1", lines.data).replace(b'""', b'"')
+    notes.append("each line was quoted as a whole")
+    return Lines(data)
+
+
+def _quote(texts: list[str]) -> str | None:
+    if any('"' in text for text in texts):
+        return '"'
+    single = [re.findall(r"(?:^|[,;\t|])\s*'[^']*'\s*(?=$|[,;\t|])", text) for text in texts]
+    return "'" if sum(bool(found) for found in single) > 0.5 * len(texts) else None
+
+
+def _delimiter(texts: list[str], quote: str | None) -> str:
+    """The sign that parts the lines into equally many fields, most of which are numbers or times."""
+    best, best_score = ",", 0.0
+    for delimiter in DELIMITERS:
+        rows = [fields(text, delimiter, quote) for text in texts]
+        widths = Counter(len(row) for row in rows if any(row))
+        if not widths:
+            continue
+        # A wide line says more: a note above the data is a single field under any delimiter
+        width, count = max(widths.items(), key=lambda item: item[1] * (0.2 if item[0] == 1 else 1))
+        if width == 1:
+            continue
+        table = [row for row in rows if len(row) == width][-150:]
+        kinds = Counter(kind(cell[:80]) for row in table for cell in row[:60])
+        typed = sum(kinds.values()) - kinds["text"]
+        informative = kinds["number"] + kinds["time"]
+        score = (count / len(rows)) * (typed / sum(kinds.values())) * (1 if informative else 0.3)
+        if delimiter == " ":
+            score *= 0.8  # a blank also stands between a date and a clock
+        if score > best_score * 1.02:
+            best, best_score = delimiter, score
+    return best
+
+
+def _header(lines: Lines, dialect: Dialect, rows: dict[int, list[str]], skip: int) -> None:
+    """Tells the lines above the data apart, and names the columns."""
+    mark = _comment_mark(rows, lines)
+    dialect.comment_mark = mark
+    plain = {i: row for i, row in rows.items() if mark is None or not lines.text(i).lstrip().startswith(mark)}
+    if not plain:
+        plain, dialect.comment_mark = rows, None
+    body = [row for i, row in plain.items() if i >= skip and any(row)]
+    tail = body[len(body) // 3 :] or body
+    widths = Counter(len(row) for row in tail)
+    width = max(widths, key=lambda w: (widths[w], w))
+    profile = _profile([row for row in tail if len(row) == width][-120:], width)
+    first = next((i for i, row in plain.items() if i >= skip and _is_data(row, profile, width)), None)
+    if first is None:
+        first = next(iter(plain))
+    above = [i for i in range(skip, first) if lines.raw(i).strip()]
+    candidates: list[tuple[int, bool, list[str]]] = []
+    for i in above:
+        text = lines.text(i).lstrip()
+        commented = mark is not None and text.startswith(mark)
+        if commented:
+            text = text[len(mark or "") :].lstrip()
+        candidates.append((i, commented, fields(text, dialect.delimiter, dialect.quote)))
+    _name_columns(dialect, candidates, width, profile)
+    dialect.first = first
+    dialect.comments = [" ".join(lines.text(i).split()) for i in above if i != dialect.header]
+
+
+def _comment_mark(rows: dict[int, list[str]], lines: Lines) -> str | None:
+    for mark in COMMENT_MARKS:
+        marked = [i for i in rows if lines.text(i).lstrip().startswith(mark)]
+        if marked and len(marked) < len(rows):
+            first = rows[marked[0]]
+            # HOBO names its row counter "#"; that line is the header
+            if len(marked) == 1 and first and first[0] in ("#", "*", "%", "!") and len(first) > 1:
+                continue
+            if mark in ("%", "!", "*", "'#") and marked[0] > min(rows) + 3:
+                continue
+            return mark
+    return None
+
+
+def _profile(table: list[list[str]], width: int) -> list[str]:
+    """What a column mostly holds: number, time, text, or blank."""
+    profile = []
+    for column in range(width):
+        kinds = Counter(kind(row[column][:80]) for row in table)
+        kinds.pop("blank", None)
+        kinds.pop("missing", None)
+        profile.append(kinds.most_common(1)[0][0] if kinds else "blank")
+    return profile
+
+
+def _is_data(row: list[str], profile: list[str], width: int) -> bool:
+    """Whether a line looks like the bulk of the lines."""
+    if len(row) < 2 and width > 1:
+        return False
+    fitting = misfit = 0
+    for cell, expected in zip(row, profile, strict=False):
+        found = kind(cell[:80])
+        if expected == "time":
+            if found == "time":
+                fitting += 2
+            elif found != "blank":
+                misfit += 2
+        elif expected == "number":
+            fitting += found == "number"
+            misfit += found in ("text", "time")
+    return fitting > misfit and (len(row) >= 0.5 * width or fitting >= 2)
+
+
+def _unit_like(cells: list[str]) -> bool:
+    full = [cell.strip().lower() for cell in cells if cell.strip()]
+    known = 0.0
+    for cell in full:
+        bracketed = len(cell) < 16 and re.fullmatch(r"[\[(<{].*[\])>}]", cell) is not None
+        if cell in UNITS or bracketed or is_missing_word(cell):
+            known += 0.5 if len(cell) == 1 and cell.isalpha() else 1  # A may be ampere, or the first sensor
+    return bool(full) and known >= 0.5 * len(full)
+
+
+def _name_block(above: list[tuple[int, bool, list[str]]], width: int) -> list[tuple[int, list[str]]]:
+    """The lines right above the data that have a cell for each column: names, units, what a logger adds to them.
+
+    ``above`` holds the index of each line, whether it is a comment, and its cells.
+    """
+    block: list[tuple[int, list[str]]] = []
+    for i, commented, cells in reversed(above):
+        cells = list(cells)
+        while len(cells) > width and not cells[-1]:
+            cells.pop()
+        near = {width, width - 1} if width > 2 else {width} if width == 2 or commented else {width, width + 1}
+        if not block and not commented:
+            near |= {width + 1, width + 2, width + 3}  # names of columns that the data leave out
+        if commented:
+            if not block and len(cells) == width and not (width <= 2 and cells[0].endswith(":")):
+                return [(i, cells)]
+            continue
+        if len(cells) in near:
+            block.insert(0, (i, cells))
+        elif block:
+            break
+    return block
+
+
+def _name_columns(dialect: Dialect, above: list[tuple[int, bool, list[str]]], width: int, profile: list[str]) -> None:
+    """Finds names and units among the lines above the data, and sets them in the dialect."""
+    block = _name_block(above, width)
+    campbell = next((i for i, _, cells in above if cells[:1] in (["TOA5"], ["TOACI1"])), None)
+    names: list[str] = []
+    units: list[str] = []
+    if campbell is not None:
+        block = [(i, cells) for i, _, cells in above if i > campbell]
+        if block:
+            dialect.header, names = block[0]
+            units = block[1][1] if len(block) > 1 else []
+    elif block:
+        plain = [(i, cells) for i, cells in block if not _unit_like(cells)] or block[:1]
+        units = next((cells for row in block if row not in plain for cells in [row[1]]), [])
+        chosen = _best_name_row([cells for _, cells in plain])
+        dialect.header, names = plain[chosen]
+        if chosen > 0 and _two_levels(plain[chosen - 1][1], names):
+            names = _joined(plain[chosen - 1][1], names)
+        if not units and chosen + 1 < len(plain):
+            units = plain[chosen + 1][1]
+    if names and len(names) == width - 1:
+        # either a table with row labels, or data that end in a delimiter, which leaves a blank column
+        names = [*names, ""] if profile[-1] == "blank" else ["", *names]
+    names = names + [""] * (width - len(names))
+    dialect.names = _distinct([" ".join(name.split()) for name in names])
+    dialect.units = [unit.strip() or None for unit in units[: len(names)]] + [None] * (len(names) - len(units))
+
+
+def _best_name_row(rows: list[list[str]]) -> int:
+    """The lowest row that can name the columns: mostly words, or one that names the time."""
+    for k in reversed(range(1, len(rows))):
+        texts = sum(kind(cell) == "text" for cell in rows[k])
+        if texts >= 0.6 * len(rows[k]) or any(cell.lower() in MOMENT_NAMES for cell in rows[k]):
+            return k
+    return 0
+
+
+def _two_levels(upper: list[str], lower: list[str]) -> bool:
+    """Whether the row above groups the columns, whose own names are not distinct."""
+    full = [cell for cell in upper if cell]
+    inner = [cell for cell in lower[1:]]
+    return len(full) >= 2 and len(upper) >= 3 and len(set(inner)) < len(inner)
+
+
+def _joined(upper: list[str], lower: list[str]) -> list[str]:
+    """Two rows of names as one; a name that spans several columns stands above the first of them."""
+    names, above = [], ""
+    for k, name in enumerate(lower):
+        mine = upper[k] if k < len(upper) else ""
+        above = mine or (above if k > 1 else "")
+        names.append(name if not above or above == name else f"{above} {name}".strip())
+    return names
+
+
+def _distinct(names: list[str]) -> list[str]:
+    """Names without repeats and gaps; a nameless column is called by its number."""
+    taken: set[str] = set()
+    out: list[str] = []
+    for k, name in enumerate(names, start=1):
+        name = name or f"column_{k}"
+        unique, again = name, 2
+        while unique in taken:
+            unique, again = f"{name}.{again}", again + 1
+        taken.add(unique)
+        out.append(unique)
+    return out

@@ -1,0 +1,92 @@
+"""Wide or long: whether a row holds all sensors at one time, or one sensor, and which columns name it."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+
+from .table import Table
+from .timecolumns import named
+from .words import SERIES_NAMES, VALUE_NAMES
+
+
+def codes_of(column: pa.Array | pd.Series) -> tuple[np.ndarray, list[str]]:
+    """Each row's number in the list of a column's distinct texts, in order of appearance; -1 where blank."""
+    if isinstance(column, pd.Series):
+        codes, found = pd.factorize(column)
+        return codes.astype(np.int64), [_plain(value) for value in found]
+    encoded = column.dictionary_encode()
+    codes = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
+    return codes, [text.strip() for text in encoded.dictionary.to_pylist()]
+
+
+def _plain(value: object) -> str:
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+
+
+def series_columns(
+    table: Table, wall: np.ndarray, usable: np.ndarray, texts: list[int], numeric: list[int]
+) -> list[int]:
+    """The columns that name the sensor of a row; none where the table is wide.
+
+    A table is long where its times repeat, and a column of names (or two) tells the rows of one time apart.
+    """
+    rows = np.flatnonzero(usable)
+    if len(rows) < 2:
+        return []
+    distinct = len(np.unique(wall[rows]))
+    for_sure = [
+        k
+        for k in texts + numeric
+        if table.names[k].lower() in ("unique_id", "item_id", "series_id", "sensor_id", "_field")
+    ]
+    if distinct > 0.95 * len(rows) and not for_sure:
+        # One sensor after another, or sensors that never report at the same time, still have names for their values
+        return _staggered(table, rows, texts, numeric)
+    candidates: list[tuple[tuple[bool, bool, int], int, np.ndarray]] = []
+    for k in [*texts, *numeric]:
+        is_named = named(table.names[k], SERIES_NAMES)
+        if k in numeric and not is_named:
+            continue
+        codes, found = codes_of(table.columns[k])
+        if len(found) < 2 or len(found) > max(2, 0.5 * len(rows)):
+            continue
+        candidates.append(((not is_named, k in numeric, k), k, codes))
+    candidates.sort(key=lambda item: item[0])
+    candidates = candidates[:8]
+    moment = np.unique(wall[rows], return_inverse=True)[1]
+
+    def repeats(chosen: tuple[np.ndarray, ...]) -> float:
+        key = moment.astype(np.int64)
+        for codes in chosen:
+            part = codes[rows]
+            key = np.unique(key * (int(part.max()) + 2) + part + 1, return_inverse=True)[1]
+        return 1 - (int(key.max()) + 1) / len(rows)
+
+    before = 1 - distinct / len(rows)
+    best: list[int] = []
+    least = before
+    for size in (1, 2, 3):
+        for group in combinations(candidates, size):
+            left = repeats(tuple(codes for _, _, codes in group))
+            if left < 0.5 * least - 1e-9 and left < least - 0.02:
+                best, least = [k for _, k, _ in group], left
+        if best and least <= 0.02:
+            break
+    return best
+
+
+def _staggered(table: Table, rows: np.ndarray, texts: list[int], numeric: list[int]) -> list[int]:
+    """A column named as sensors are beside a single column of values, though no time repeats."""
+    values = [k for k in numeric if named(table.names[k], VALUE_NAMES)]
+    if not values:
+        return []
+    for k in texts:
+        if named(table.names[k], SERIES_NAMES):
+            codes, found = codes_of(table.columns[k])
+            if 2 <= len(found) <= max(2, 0.2 * len(rows)) and (codes[rows] >= 0).mean() > 0.9:
+                return [k]
+    return []

@@ -1,0 +1,60 @@
+"""What a modeller should know of the columns: constant ones, row counters, lagged copies, series of mostly zeros."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+MOST_COLUMNS = 60
+LONGEST_LAG = 48
+
+
+def constant(values: np.ndarray) -> bool:
+    finite = values[np.isfinite(values)]
+    return len(finite) > 1 and bool(np.all(finite == finite[0]))
+
+
+def row_counter(values: np.ndarray) -> bool:
+    """Whether whole numbers rise by one from row to row; in the order of the file."""
+    if len(values) < 2 or not np.all(np.isfinite(values)) or np.any(values % 1):
+        return False
+    steps = np.diff(values)
+    return bool(np.mean(steps == 1) >= 0.98) or bool(len(steps) > 10 and np.mean(steps == -1) >= 0.98)
+
+
+def zero_share(values: np.ndarray) -> float:
+    finite = values[np.isfinite(values)]
+    return float(np.mean(finite == 0)) if len(finite) else 0.0
+
+
+def lagged_copies(names: Sequence[str], values: Sequence[np.ndarray]) -> list[tuple[str, str, int]]:
+    """Columns that repeat another one some steps later: (copy, original, lag). Lag 0 is a duplicate column."""
+    names, values = list(names)[:MOST_COLUMNS], list(values)[:MOST_COLUMNS]
+    found: list[tuple[str, str, int]] = []
+    taken: set[str] = set()
+    if not values or len(values[0]) < 20:
+        return found
+    count = len(values[0])
+    longest = min(LONGEST_LAG, count // 4)
+    for b, copy in enumerate(values):
+        # Rows at which the column moves: a plateau matches many lags
+        moving = np.flatnonzero(np.isfinite(copy[longest:]) & (copy[longest:] != copy[longest - 1 : -1])) + longest
+        if len(moving) < 10:
+            continue
+        rows = moving[np.linspace(0, len(moving) - 1, min(200, len(moving))).astype(int)]
+        for a, original in enumerate(values):
+            if a == b or names[a] in taken:
+                continue
+            shifted = original[rows[None, :] - np.arange(longest + 1)[:, None]]
+            share = np.mean(shifted == copy[rows], axis=1)
+            lag = int(np.argmax(share))
+            if share[lag] < 0.95 or (lag == 0 and a > b):
+                continue
+            mine, theirs = copy[lag:], original[: count - lag]
+            both = np.isfinite(mine) & np.isfinite(theirs)
+            if both.sum() >= 10 and np.mean(mine[both] == theirs[both]) > 0.99:
+                found.append((names[b], names[a], lag))
+                taken.add(names[b])
+                break
+    return found
