@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .mask import Mask
-from .multihead import MultiHeadAttention
+from .cache import Cache
+from .mask import Causal, Dense, Mask
+from .multihead import MultiHeadAttention, without_unseen
+from .position import Position
 
-__all__ = ["Encoder", "FeedForward", "TransformerBlock"]
+__all__ = ["Decoder", "Encoder", "FeedForward", "TransformerBlock"]
 
-Position = nn.Module | Callable[[], nn.Module] | None
+PositionLike = Position | Callable[[], Position] | None
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
     "relu": F.relu,
@@ -28,8 +30,8 @@ class FeedForward(nn.Module):
 
     Args:
         dim: channels in and out.
-        mlp_ratio: hidden channels over dim. SwiGLU has two thirds of them, rounded up to a multiple of 8, since it has
-            three matrices.
+        mlp_ratio: hidden channels over dim. SwiGLU has two thirds of them, rounded up to a multiple of 8, since
+            it has three matrices.
         activation: "gelu", "relu", "silu" or "swiglu".
         dropout: on the hidden channels.
         bias: give the layers a bias.
@@ -64,7 +66,7 @@ class FeedForward(nn.Module):
 
 
 class DropPath(nn.Module):
-    """Drops a residual branch for whole samples in training (Huang et al. 2016), and scales up those that stay."""
+    """Drops a residual branch for whole samples in training (Huang et al. 2016); those that stay are scaled up."""
 
     def __init__(self, rate: float) -> None:
         super().__init__()
@@ -94,19 +96,20 @@ class LayerScale(nn.Module):
 
 
 class TransformerBlock(nn.Module):
-    """Self-attention and feed-forward, each in a residual branch.
+    """Self-attention, cross-attention where there is a context, and feed-forward, each in a residual branch.
 
     Args:
         dim: channels.
         heads: attention heads.
         mlp_ratio: hidden channels of the feed-forward over dim.
         norm: "pre" normalizes the input of a branch, "post" the sum (as in Vaswani et al. 2017).
-        dropout: on attention weights, on the hidden channels of the feed-forward and on both branches.
+        dropout: on attention weights, on the hidden channels of the feed-forward and on the branches.
         drop_path: probability with which a branch is dropped for a sample.
         layer_scale: where the learned scale of the branches starts; None for none.
         activation: of the feed-forward, see ``FeedForward``.
-        kv_heads, head_dim, bias, qk_norm, position, kernel: see ``MultiHeadAttention``. A ``position`` that is not a
-            module is called to make one.
+        context_dim: channels of the context of a cross-attention; None for a block without one.
+        kv_heads, head_dim, bias, qk_norm, position, kernel: see ``MultiHeadAttention``. A ``position`` that is not
+            a module is called to make one. The cross-attention has none.
     """
 
     def __init__(
@@ -120,35 +123,56 @@ class TransformerBlock(nn.Module):
         drop_path: float = 0.0,
         layer_scale: float | None = None,
         activation: str = "gelu",
+        context_dim: int | None = None,
         kv_heads: int | None = None,
         head_dim: int | None = None,
         bias: bool = True,
         qk_norm: bool = False,
-        position: Position = None,
+        position: PositionLike = None,
         kernel: str = "auto",
     ) -> None:
         super().__init__()
         if norm not in ("pre", "post"):
             raise ValueError(f"norm must be 'pre' or 'post', got {norm!r}")
         self.norm = norm
-        if position is not None and not isinstance(position, nn.Module):
+        if position is not None and not isinstance(position, Position):
             position = position()
-        self.attention = MultiHeadAttention(
-            dim, heads, kv_heads=kv_heads, head_dim=head_dim, bias=bias, dropout=dropout, qk_norm=qk_norm,
-            position=position, kernel=kernel,
-        )  # fmt: skip
+        options: dict[str, Any] = dict(
+            kv_heads=kv_heads, head_dim=head_dim, bias=bias, dropout=dropout, qk_norm=qk_norm, kernel=kernel
+        )
+        branch = (dim, dropout, drop_path, layer_scale)
+        self.attention = MultiHeadAttention(dim, heads, position=position, **options)
+        self.attention_norm, self.attention_branch = nn.LayerNorm(dim), _branch(*branch)
+        self.cross_attention: MultiHeadAttention | None = None
+        if context_dim is not None:
+            self.cross_attention = MultiHeadAttention(dim, heads, context_dim=context_dim, **options)
+            self.cross_attention_norm, self.cross_attention_branch = nn.LayerNorm(dim), _branch(*branch)
         self.feed_forward = FeedForward(dim, mlp_ratio=mlp_ratio, activation=activation, dropout=dropout, bias=bias)
-        self.attention_norm, self.feed_forward_norm = nn.LayerNorm(dim), nn.LayerNorm(dim)
-        self.attention_branch = _branch(dim, dropout, drop_path, layer_scale)
-        self.feed_forward_branch = _branch(dim, dropout, drop_path, layer_scale)
+        self.feed_forward_norm, self.feed_forward_branch = nn.LayerNorm(dim), _branch(*branch)
 
-    def forward(self, x: Tensor, mask: Mask | Tensor | None = None) -> Tensor:
-        """(batch, length, dim) to (batch, length, dim)."""
+    def forward(
+        self,
+        x: Tensor,
+        mask: Mask | Tensor | None = None,
+        *,
+        context: Tensor | None = None,
+        context_mask: Mask | Tensor | None = None,
+        cache: Cache | None = None,
+    ) -> Tensor:
+        """(batch, length, dim) to (batch, length, dim); ``context_mask`` is that of the cross-attention."""
+        x = self._add(x, "attention", lambda y: self.attention(y, mask=mask, cache=cache))
+        if self.cross_attention is not None:
+            if context is None:
+                raise ValueError("this block has a cross-attention: pass context")
+            cross = self.cross_attention
+            x = self._add(x, "cross_attention", lambda y: cross(y, context, mask=context_mask))
+        return self._add(x, "feed_forward", self.feed_forward)
+
+    def _add(self, x: Tensor, name: str, layer: Callable[[Tensor], Tensor]) -> Tensor:
+        norm, branch = getattr(self, f"{name}_norm"), getattr(self, f"{name}_branch")
         if self.norm == "pre":
-            x = x + self.attention_branch(self.attention(self.attention_norm(x), mask=mask))
-            return x + self.feed_forward_branch(self.feed_forward(self.feed_forward_norm(x)))
-        x = self.attention_norm(x + self.attention_branch(self.attention(x, mask=mask)))
-        return self.feed_forward_norm(x + self.feed_forward_branch(self.feed_forward(x)))
+            return x + branch(layer(norm(x)))
+        return norm(x + branch(layer(x)))
 
 
 class Encoder(nn.Module):
@@ -160,20 +184,82 @@ class Encoder(nn.Module):
         drop_path: of the last block; it grows linearly from 0 at the first.
     """
 
-    def __init__(self, dim: int, heads: int, depth: int, *, drop_path: float = 0.0, **block: object) -> None:
+    def __init__(self, dim: int, heads: int, depth: int, *, drop_path: float = 0.0, **block: Any) -> None:
         super().__init__()
         rates = [drop_path * i / max(depth - 1, 1) for i in range(depth)]
+        self.blocks = nn.ModuleList(TransformerBlock(dim, heads, drop_path=rate, **block) for rate in rates)
+        self.norm = nn.LayerNorm(dim) if block.get("norm", "pre") == "pre" else nn.Identity()
+
+    def forward(self, x: Tensor, mask: Mask | Tensor | None = None, *, cache: Cache | None = None) -> Tensor:
+        """(batch, length, dim) to (batch, length, dim).
+
+        Positions that the mask hides from every query are zeroed on entry, so that NaN there goes no further.
+        """
+        x = _hide(x, mask, cache)
+        for block in self.blocks:
+            x = block(x, mask, cache=cache)
+        return self.norm(x)
+
+
+class Decoder(nn.Module):
+    """``depth`` blocks of causal self-attention, cross-attention to a context, and feed-forward.
+
+    Args:
+        dim, heads: see ``TransformerBlock``, as is every other keyword.
+        depth: number of blocks.
+        context_dim: channels of the context; ``dim`` by default.
+        drop_path: of the last block; it grows linearly from 0 at the first.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        depth: int,
+        *,
+        context_dim: int | None = None,
+        drop_path: float = 0.0,
+        **block: Any,
+    ) -> None:
+        super().__init__()
+        context_dim = dim if context_dim is None else context_dim
+        rates = [drop_path * i / max(depth - 1, 1) for i in range(depth)]
         self.blocks = nn.ModuleList(
-            TransformerBlock(dim, heads, drop_path=rate, **block)  # type: ignore[arg-type]
-            for rate in rates
+            TransformerBlock(dim, heads, drop_path=rate, context_dim=context_dim, **block) for rate in rates
         )
         self.norm = nn.LayerNorm(dim) if block.get("norm", "pre") == "pre" else nn.Identity()
 
-    def forward(self, x: Tensor, mask: Mask | Tensor | None = None) -> Tensor:
-        """(batch, length, dim) to (batch, length, dim)."""
+    def forward(
+        self,
+        x: Tensor,
+        context: Tensor,
+        *,
+        mask: Mask | Tensor | None = None,
+        context_mask: Mask | Tensor | None = None,
+        cache: Cache | None = None,
+    ) -> Tensor:
+        """(batch, length, dim) and (batch, context_length, context_dim) to (batch, length, dim).
+
+        ``mask`` narrows the causal self-attention further, ``context_mask`` is that of the cross-attention.
+        """
+        if mask is None or isinstance(mask, Mask):
+            narrowed = Causal() if mask is None else Causal() & mask
+        elif mask.dtype == torch.bool:
+            narrowed = Causal() & Dense(mask)
+        else:
+            raise ValueError(f"a decoder's mask is a Mask or a boolean tensor, got {mask.dtype}")
+        x = _hide(x, narrowed, cache)
         for block in self.blocks:
-            x = block(x, mask)
+            x = block(x, narrowed, context=context, context_mask=context_mask, cache=cache)
         return self.norm(x)
+
+
+def _hide(x: Tensor, mask: Mask | Tensor | None, cache: Cache | None) -> Tensor:
+    """Zeros where the mask hides a position from every query, see ``MultiHeadAttention.forward``."""
+    if isinstance(mask, Tensor):
+        mask = Dense(mask) if mask.dtype == torch.bool else None
+    key_length = x.shape[1] + (0 if cache is None else cache.length)
+    return without_unseen(x, None, None, mask, key_length)[0]
 
 
 def _branch(dim: int, dropout: float, drop_path: float, layer_scale: float | None) -> nn.Sequential:

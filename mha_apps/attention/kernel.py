@@ -1,12 +1,25 @@
-"""The ways to compute attention: pure functions on (batch, heads, length, head_dim) tensors."""
+"""The ways to compute attention: functions of (batch, heads, length, head_dim) tensors that all take the same.
+
+``explicit`` is the reference and gives the weights, ``sdpa`` is PyTorch's fused kernel, ``tiled`` (in ``tiled.py``)
+computes the support of a mask only, under the names ``banded`` and ``strided``, and ``flex`` is FlexAttention on
+CUDA. ``plan.py`` chooses between them.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = ["attention_weights", "explicit", "sdpa"]
+from .mask import Causal, Grid, Mask
+from .position import ScoreBias
+from .tiled import tiled
+
+__all__ = ["KERNELS", "attention_weights", "explicit", "flex", "sdpa", "sum_biases"]
+
+Kernel = Callable[[Tensor, Tensor, Tensor, Mask | None, Sequence[ScoreBias], float], Tensor]
 
 
 def attention_weights(query: Tensor, key: Tensor, mask: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
@@ -21,16 +34,20 @@ def attention_weights(query: Tensor, key: Tensor, mask: Tensor | None = None, bi
     Returns:
         (batch, heads, query_length, key_length); a row that may attend to nothing is zero.
     """
-    # Scaling the query before the product keeps float16 from overflowing on scores that the scale makes harmless.
+    # Scaling the query before the product keeps float16 from overflowing where the scaled score would not.
     scores = (query * query.shape[-1] ** -0.5) @ key.transpose(-2, -1)
-    scores = scores.float() if scores.dtype in (torch.float16, torch.bfloat16) else scores
+    scores = scores.float() if scores.dtype in HALF else scores
     if bias is not None:
         scores = scores + bias
     if mask is None and bias is None:
         return scores.softmax(dim=-1)
     if mask is not None:
         scores = scores.masked_fill(~mask, float("-inf"))
-    nothing = (scores == float("-inf")).all(dim=-1, keepdim=True)
+        nothing = ~mask.any(dim=-1, keepdim=True)
+    else:
+        nothing = (scores == float("-inf")).all(dim=-1, keepdim=True)
+    if bias is not None and mask is not None:
+        nothing = nothing | (scores == float("-inf")).all(dim=-1, keepdim=True)
     return scores.masked_fill(nothing, 0.0).softmax(dim=-1).masked_fill(nothing, 0.0)
 
 
@@ -38,37 +55,144 @@ def explicit(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    mask: Tensor | None = None,
-    bias: Tensor | None = None,
+    mask: Mask | None = None,
+    biases: Sequence[ScoreBias] = (),
     dropout: float = 0.0,
 ) -> Tensor:
-    """Matrix product, softmax, matrix product: O(query_length x key_length) memory, readable, the reference."""
-    weights = attention_weights(query, key, mask, bias).to(value.dtype)
+    """Matrix product, softmax, matrix product: O(query_length x key_length) memory, readable, the reference.
+
+    NaN or Inf in a key or value that some queries may attend to and others may not reaches the result and the
+    gradients of those that may, and of no other.
+    """
+    dtype = query.dtype
+    if dtype in HALF and not _has_half_units(query.device):
+        query, key, value = query.float(), key.float(), value.float()
+    allowed, bias = _dense(query, key, mask, biases)
+    poisoned = None
+    if allowed is not None:
+        key, value, poisoned = _contain(key, value, allowed)
+    weights = attention_weights(query, key, allowed, bias).to(value.dtype)
     if dropout:
         weights = F.dropout(weights, dropout)
-    return weights @ value
+    out = weights @ value
+    if poisoned is not None:
+        out = out.masked_fill(poisoned, float("nan"))
+    return out.to(dtype)
 
 
 def sdpa(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    mask: Tensor | None = None,
-    bias: Tensor | None = None,
+    mask: Mask | None = None,
+    biases: Sequence[ScoreBias] = (),
     dropout: float = 0.0,
-    causal: bool = False,
 ) -> Tensor:
     """``F.scaled_dot_product_attention``, with zeros for rows that may attend to nothing."""
-    if bias is None and mask is None:
-        return F.scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=causal)
+    if not biases and (mask is None or is_plain_causal(mask, query.shape[2], key.shape[2])):
+        return F.scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=mask is not None)
+    allowed, bias = _dense(query, key, mask, biases)
     if bias is None:
-        added, nothing = mask, ~mask.any(dim=-1, keepdim=True)  # type: ignore[union-attr]
+        assert allowed is not None
+        nothing = ~allowed.any(dim=-1, keepdim=True)
+        # A row without any key is NaN in some backends: let it see everything, and take the result away.
+        added = allowed | nothing
     else:
         added = bias.to(query.dtype)
-        if mask is not None:
-            added = added.masked_fill(~mask, float("-inf"))
+        added = added if allowed is None else added.masked_fill(~allowed, float("-inf"))
         nothing = (added == float("-inf")).all(dim=-1, keepdim=True)
-    # A row without any key is NaN in some backends: let it see everything, and take the result away.
-    added = added | nothing if added.dtype == torch.bool else added.masked_fill(nothing, 0.0)
+        added = added.masked_fill(nothing, 0.0)
     out = F.scaled_dot_product_attention(query, key, value, attn_mask=added, dropout_p=dropout)
     return out.masked_fill(nothing, 0.0)
+
+
+def flex(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Mask | None = None,
+    biases: Sequence[ScoreBias] = (),
+    dropout: float = 0.0,
+) -> Tensor:
+    """FlexAttention (Dong et al. 2024): the mask and the biases are compiled into a fused CUDA kernel.
+
+    On a CPU it runs uncompiled, forward only, which is of use to tests alone.
+
+    Raises:
+        ValueError: dropout, which FlexAttention does not have.
+    """
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    if dropout:
+        raise ValueError(f"the flex kernel has no dropout, got {dropout}: use another kernel")
+    lengths = query.shape[2], key.shape[2]
+    heads_mask = None if mask is None else mask.for_heads(query.shape[1])
+
+    def mask_mod(batch: Tensor, head: Tensor, query_index: Tensor, key_index: Tensor) -> Tensor:
+        assert heads_mask is not None
+        return heads_mask.allowed(Grid(query_index, key_index, *lengths, batch, head))
+
+    def score_mod(score: Tensor, batch: Tensor, head: Tensor, query_index: Tensor, key_index: Tensor) -> Tensor:
+        grid = Grid(query_index, key_index, *lengths, batch, head)
+        for bias in biases:
+            score = score + bias.read(grid)
+        return score
+
+    on_gpu = query.device.type == "cuda"
+    block_mask = None
+    if mask is not None:
+        make = torch.compile(create_block_mask) if on_gpu else create_block_mask
+        block_mask = make(mask_mod, query.shape[0], query.shape[1], *lengths, device=query.device.type)
+    run = torch.compile(flex_attention) if on_gpu else flex_attention
+    return run(query, key, value, score_mod=score_mod if biases else None, block_mask=block_mask)
+
+
+KERNELS: dict[str, Kernel] = {
+    "explicit": explicit, "sdpa": sdpa, "banded": tiled, "strided": tiled, "flex": flex,
+}  # fmt: skip
+
+HALF = (torch.float16, torch.bfloat16)
+
+
+def is_plain_causal(mask: Mask, query_length: int, key_length: int) -> bool:
+    """Whether the mask is what ``is_causal`` means, which is aligned to the upper left corner."""
+    return isinstance(mask, Causal) and query_length == key_length
+
+
+def sum_biases(biases: Sequence[ScoreBias], grid: Grid) -> Tensor | None:
+    """The sum of the biases on a grid, broadcasting to (batch, heads, *grid)."""
+    total: Tensor | None = None
+    for bias in biases:
+        total = bias.read(grid) if total is None else total + bias.read(grid)
+    return total
+
+
+def _dense(
+    query: Tensor, key: Tensor, mask: Mask | None, biases: Sequence[ScoreBias]
+) -> tuple[Tensor | None, Tensor | None]:
+    """Mask and biases on the whole grid."""
+    lengths, device = (query.shape[2], key.shape[2]), query.device
+    allowed = None if mask is None else mask.materialize(*lengths, device, query.shape[1])
+    rows, columns = (torch.arange(length, device=device) for length in lengths)
+    return allowed, sum_biases(biases, Grid(rows.unsqueeze(1), columns.unsqueeze(0), *lengths))
+
+
+def _contain(key: Tensor, value: Tensor, allowed: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Keys and values with NaN and Inf taken out, and which queries may attend to one of those.
+
+    A weight of zero does not keep NaN out of a product, in either direction.
+    """
+    finite = key.isfinite().all(dim=-1) & value.isfinite().all(dim=-1)  # (batch, heads, key_length)
+    looking_is_free = key.device.type == "cpu" and not torch.compiler.is_compiling()
+    if looking_is_free and bool(finite.all()):
+        return key, value, None
+    poisoned = (allowed & ~finite.unsqueeze(2)).any(dim=-1, keepdim=True)
+    taken_out = ~finite.unsqueeze(-1)
+    return key.masked_fill(taken_out, 0.0), value.masked_fill(taken_out, 0.0), poisoned
+
+
+def _has_half_units(device: torch.device) -> bool:
+    """Whether products of bfloat16 matrices are fast there: on CPUs they are emulated without such units."""
+    if device.type != "cpu":
+        return True
+    return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())

@@ -129,6 +129,9 @@ class Mask:
         """This mask with every ``PerHead`` in it spread over that many heads."""
         return self
 
+    def check(self, shape: Shape) -> None:
+        """Raise a ValueError unless the mask fits (batch, heads, query_length, key_length)."""
+
     def head_slice(self, start: int, stop: int) -> Mask:
         """This mask for heads from start to stop only, after ``for_heads``."""
         return self
@@ -350,11 +353,23 @@ class Padding(Mask):
                 return grid.key < real[grid.batch]
             return grid.key < real.reshape(-1, *(1,) * (grid.dims + 1))
         if real.shape[1] != grid.key_length:
-            raise ValueError(
-                f"Padding is of shape {tuple(real.shape)} but there are {grid.key_length} keys "
-                "(with a cache, padding covers every key so far)"
-            )
+            raise ValueError(f"Padding is of shape {tuple(real.shape)} but there are {grid.key_length} keys")
         return real[grid.batch, grid.key] if grid.batch is not None else real[:, grid.key].unsqueeze(1)
+
+    def seen(self, query_length: int, key_length: int, device: torch.device) -> Tensor:
+        if self.real_keys.dim() == 2:
+            return self.real_keys.to(device)
+        return torch.arange(key_length, device=device) < self.real_keys.to(device).unsqueeze(1)
+
+    def check(self, shape: Shape) -> None:
+        batch, _, _, key_length = shape
+        expected = (batch,) if self.real_keys.dim() == 1 else (batch, key_length)
+        if self.real_keys.shape[0] not in (1, batch) or self.real_keys.shape[1:] != expected[1:]:
+            raise ValueError(
+                f"Padding of shape {tuple(self.real_keys.shape)} does not fit {expected}, which is "
+                f"{'(batch,)' if len(expected) == 1 else '(batch, key_length)'}"
+                " (with a cache, padding covers every key so far)"
+            )
 
     def __repr__(self) -> str:
         return f"Padding({self.real_keys.tolist()})"
@@ -389,6 +404,13 @@ class Segments(Mask):
         if grid.batch is not None:
             return query_ids[grid.batch, grid.query] == key_ids[grid.batch, grid.key]
         return (query_ids[:, grid.query] == key_ids[:, grid.key]).unsqueeze(1)
+
+    def check(self, shape: Shape) -> None:
+        for ids, length in ((self.query_ids, shape[2]), (self.key_ids, shape[3])):
+            if ids.shape[0] not in (1, shape[0]) or ids.shape[1] != length:
+                raise ValueError(
+                    f"Segments of shape {tuple(ids.shape)} do not fit {(shape[0], length)}, which is (batch, length)"
+                )
 
     def seen(self, query_length: int, key_length: int, device: torch.device) -> Tensor:
         return torch.stack([torch.isin(keys, ids) for ids, keys in zip(self.query_ids, self.key_ids, strict=True)]).to(
@@ -432,6 +454,9 @@ class Dense(Mask):
         seen = self.mask.any(dim=-2).expand(*self.mask.shape[:-2], key_length).to(device)
         return seen.any(dim=1) if seen.dim() == 3 else seen.unsqueeze(0)
 
+    def check(self, shape: Shape) -> None:
+        check_shape(self.mask, shape)
+
     def head_slice(self, start: int, stop: int) -> Mask:
         return Dense(self.mask[:, start:stop]) if self.mask.dim() == 4 and self.mask.shape[1] > 1 else self
 
@@ -464,6 +489,10 @@ class _Pair(Mask):
 
     def head_slice(self, start: int, stop: int) -> Mask:
         return type(self)(self.first.head_slice(start, stop), self.second.head_slice(start, stop))
+
+    def check(self, shape: Shape) -> None:
+        self.first.check(shape)
+        self.second.check(shape)
 
     def head_groups(self) -> int:
         return lcm(self.first.head_groups(), self.second.head_groups())
@@ -555,6 +584,9 @@ class Not(Mask):
     def head_slice(self, start: int, stop: int) -> Mask:
         return Not(self.mask.head_slice(start, stop))
 
+    def check(self, shape: Shape) -> None:
+        self.mask.check(shape)
+
     def head_groups(self) -> int:
         return self.mask.head_groups()
 
@@ -595,6 +627,12 @@ class PerHead(Mask):
         first, last = start // group, (stop - 1) // group
         return self.masks[first] if first == last else PerHead([self.masks[h // group] for h in range(start, stop)])
 
+    def check(self, shape: Shape) -> None:
+        if shape[1] % len(self.masks):
+            raise ValueError(f"{shape[1]} heads cannot be split into {len(self.masks)} equal groups")
+        for mask in self.masks:
+            mask.check((shape[0], 1, *shape[2:]))
+
     def head_groups(self) -> int:
         return len(self.masks)
 
@@ -616,30 +654,39 @@ class PerHead(Mask):
         return f"PerHead({list(self.masks)!r})"
 
 
-def parse_mask(mask: Mask | Tensor | None) -> tuple[Mask | None, Tensor | None]:
+Shape = tuple[int, int, int, int]
+
+
+def parse_mask(mask: Mask | Tensor | None, shape: Shape) -> tuple[Mask | None, Tensor | None]:
     """What a caller passed as ``mask``, as (mask, tensor added to the scores).
 
+    Args:
+        mask: what was passed.
+        shape: (batch, heads, query_length, key_length) that it must broadcast to.
+
     Raises:
-        ValueError: for integers, 3-D tensors, and anything that is no mask.
+        ValueError: for integers, 3-D tensors, wrong shapes, and anything that is no mask.
     """
-    if mask is None or isinstance(mask, Mask):
+    if mask is None:
+        return None, None
+    if isinstance(mask, Mask):
+        mask.check(shape)
         return mask, None
     if not isinstance(mask, Tensor):
         raise ValueError(f"mask must be a Mask or a tensor, got {type(mask).__name__}; {CONVENTION}")
     if mask.dtype == torch.bool:
-        return Dense(mask), None
+        dense = Dense(mask)
+        dense.check(shape)
+        return dense, None
     if not mask.dtype.is_floating_point:
         raise ValueError(f"got an integer mask ({mask.dtype}): use .bool(), where True means 'may attend'")
     check_dims(mask)
-    if (
-        not torch.compiler.is_compiling()
-        and mask.numel()
-        and bool(((mask == 0) | (mask == 1)).all())
-        and bool(mask.any())
-    ):
+    check_shape(mask, shape)
+    tracing = torch.compiler.is_compiling() or torch.jit.is_tracing()
+    if not tracing and bool(((mask == 0) | (mask == 1)).all()) and bool(mask.any()):
         warnings.warn(
             "a float mask is added to the scores, and this one holds only 0 and 1: was .bool() meant?",
-            stacklevel=3,
+            stacklevel=4,
         )
     return None, mask
 
@@ -653,11 +700,15 @@ def check_dims(mask: Tensor) -> None:
 
 
 def check_lengths(mask: Tensor, query_length: int, key_length: int) -> None:
-    if mask.shape[-2] not in (1, query_length) or mask.shape[-1] not in (1, key_length):
-        raise ValueError(
-            f"mask of shape {tuple(mask.shape)} does not broadcast to (batch, heads, {query_length}, "
-            f"{key_length}): {CONVENTION}"
-        )
+    leading = mask.shape[:2] if mask.dim() == 4 else (1, 1)
+    check_shape(mask, (*leading, query_length, key_length))
+
+
+def check_shape(mask: Tensor, shape: Shape) -> None:
+    """Raise a ValueError unless a 2-D or 4-D mask broadcasts to (batch, heads, query_length, key_length)."""
+    expected = shape[-mask.dim() :]
+    if any(size not in (1, wanted) for size, wanted in zip(mask.shape, expected, strict=True)):
+        raise ValueError(f"mask of shape {tuple(mask.shape)} does not broadcast to {tuple(shape)}: {CONVENTION}")
 
 
 def _seen_in_band(band: Band, query_length: int, key_length: int, device: torch.device) -> Tensor | None:

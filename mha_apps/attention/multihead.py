@@ -1,43 +1,47 @@
 """Multi-head attention: projections around a kernel.
 
-The arithmetic is in ``kernel.py``, who may see whom in ``mask.py``, where things stand in ``position.py``.
+The arithmetic is in ``kernel.py``, who may see whom in ``mask.py``, where things stand in ``position.py``, and the
+choice of the kernel in ``plan.py``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import torch
 from einops import rearrange
 from torch import Tensor, nn
 
-from . import kernel as kernels
-from .mask import Causal, Mask, parse_mask
+from .cache import Cache
+from .kernel import KERNELS
+from .mask import Dense, Grid, Mask, parse_mask
+from .plan import Plan, choose
+from .position import Position, ScoreBias, TensorBias
 
 __all__ = ["MultiHeadAttention"]
 
-KERNELS = ("auto", "explicit", "sdpa")
+Recorder = Callable[[Tensor, Tensor, Mask | None, Sequence[ScoreBias]], None]
 
 
 class MultiHeadAttention(nn.Module):
-    """Multi-head attention (Vaswani et al. 2017, section 3.2), grouped (Ainslie et al. 2023) with ``kv_heads``.
+    """Multi-head attention (Vaswani et al. 2017, section 3.2); grouped (Ainslie et al. 2023) with ``kv_heads``.
 
     Args:
         dim: channels of the input and of the output.
         heads: query heads.
-        kv_heads: key and value heads, a divisor of ``heads``: 1 is multi-query attention. ``heads`` when left out.
-        head_dim: channels of a head; ``dim / heads`` when left out.
-        context_dim: channels of the keys' input; ``dim`` when left out.
-        value_dim: channels of the values' input; ``context_dim`` when left out.
+        kv_heads: key and value heads, a divisor of ``heads``; 1 is multi-query attention. ``heads`` by default.
+        head_dim: channels of a head; ``dim / heads`` by default.
+        context_dim: channels of the keys' input; ``dim`` by default.
+        value_dim: channels of the values' input; ``context_dim`` by default.
         bias: give the four projections a bias.
         dropout: probability with which a weight is dropped, in training only.
-        qk_norm: normalize queries and keys per head (RMS).
-        position: a module from ``position.py``.
-        kernel: "auto", or the name of the kernel to use.
+        qk_norm: normalize queries and keys per head (RMS; Henry et al. 2020).
+        position: ``Rotary``, ``RelativeBias`` or ``ALiBi``.
+        kernel: "auto" for the fastest, or "explicit", "sdpa", "banded", "strided" or "flex" for that one. Banded
+            and strided are two names of the tiled kernel, which takes every mask.
 
     Raises:
-        ValueError: heads that do not divide dim or the like.
+        ValueError: heads that do not divide dim, kv_heads that do not divide heads, or an unknown kernel.
     """
 
     def __init__(
@@ -52,7 +56,7 @@ class MultiHeadAttention(nn.Module):
         bias: bool = True,
         dropout: float = 0.0,
         qk_norm: bool = False,
-        position: nn.Module | None = None,
+        position: Position | None = None,
         kernel: str = "auto",
     ) -> None:
         super().__init__()
@@ -65,8 +69,8 @@ class MultiHeadAttention(nn.Module):
             raise ValueError(f"heads {heads} is not a multiple of kv_heads {kv_heads}")
         if not 0.0 <= dropout < 1.0:
             raise ValueError(f"dropout must be in [0, 1), got {dropout}")
-        if kernel not in KERNELS:
-            raise ValueError(f"kernel must be one of {', '.join(KERNELS)}, got {kernel!r}")
+        if kernel != "auto" and kernel not in KERNELS:
+            raise ValueError(f"kernel must be auto or one of {', '.join(KERNELS)}, got {kernel!r}")
         context_dim = dim if context_dim is None else context_dim
         value_dim = context_dim if value_dim is None else value_dim
         self.dim, self.heads, self.kv_heads, self.head_dim = dim, heads, kv_heads, head_dim
@@ -77,7 +81,8 @@ class MultiHeadAttention(nn.Module):
         self.output = nn.Linear(heads * head_dim, dim, bias=bias)
         self.query_norm = nn.RMSNorm(head_dim) if qk_norm else nn.Identity()
         self.key_norm = nn.RMSNorm(head_dim) if qk_norm else nn.Identity()
-        self.recorder: Callable[[Tensor, Tensor, Tensor | None, Tensor | None], None] | None = None
+        #: Called with what the kernel is about to get, except values; see ``record_attention``.
+        self.recorder: Recorder | None = None
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -101,44 +106,115 @@ class MultiHeadAttention(nn.Module):
         *,
         value: Tensor | None = None,
         mask: Mask | Tensor | None = None,
-        cache: Any = None,
+        cache: Cache | None = None,
     ) -> Tensor:
         """Attend from x to context.
 
+        NaN or Inf at a position that no query may attend to reaches no output and no gradient: it is replaced by
+        zero before the projections, in self-attention also as a query. For a key that some queries may attend to
+        and others may not, the explicit kernel keeps it from those that may not; other kernels do not promise it.
+
         Args:
             x: queries' input, (batch, query_length, dim).
-            context: keys' input, (batch, key_length, context_dim); x when left out.
-            value: values' input, (batch, key_length, value_dim); context when left out.
+            context: keys' input, (batch, key_length, context_dim); x by default.
+            value: values' input, (batch, key_length, value_dim); context by default.
             mask: a ``Mask``; a boolean tensor, True = may attend, (query, key) or 4-D; or a float tensor that is
                 added to the scores.
-            cache: keys and values of earlier calls.
+            cache: keys and values of earlier calls, to which this call's are appended. Needs a causal mask.
 
         Returns:
             (batch, query_length, dim); queries that may attend to nothing get the output projection of zero.
+
+        Raises:
+            ValueError: a mask of wrong type or shape; a cache without a causal mask.
         """
-        parsed, bias = parse_mask(mask)
-        context_given = context is not None
-        context = x if context is None else context
-        value = context if value is None else value
-        causal = isinstance(parsed, Causal) and x.shape[1] == context.shape[1]
-        allowed = None
-        if parsed is not None:
-            allowed = parsed.materialize(x.shape[1], context.shape[1], x.device, self.heads)
-            seen = allowed.any(dim=2).any(dim=1).unsqueeze(-1)
-            context, value = context.masked_fill(~seen, 0.0), value.masked_fill(~seen, 0.0)
-            if not context_given:
-                x = context
+        start = 0 if cache is None else cache.layer_length(self)
+        query_length, key_length = x.shape[1], start + (x if context is None else context).shape[1]
+        biases: Sequence[ScoreBias]
+        mask, biases = self._mask_and_biases(mask, x.shape[0], query_length, key_length)
+        x, context, value = without_unseen(x, context, value, mask, key_length)
+        query, key, values = self._project(x, context, value, key_length)
+        if cache is not None:
+            key, values, position = cache.extend(self, key, values, mask)
+            mask, biases = _at_kept(position, mask, biases, query_length, key_length, self.heads)
+        if self.kv_heads != self.heads:
+            key, values = (y.repeat_interleave(self.heads // self.kv_heads, dim=1) for y in (key, values))
+        if self.recorder is not None:
+            self.recorder(query, key, mask, biases)
+        kernel = self._plan(query, key, mask, biases).kernel
+        out = KERNELS[kernel](query, key, values, mask, biases, self.dropout if self.training else 0.0)
+        return self.output(rearrange(out, "b h l d -> b l (h d)"))
+
+    def plan(self, x: Tensor, context: Tensor | None = None, *, mask: Mask | Tensor | None = None) -> Plan:
+        """Which kernel ``forward`` would use for these inputs; printed, it says why in a sentence."""
+        key_length = (x if context is None else context).shape[1]
+        mask, biases = self._mask_and_biases(mask, x.shape[0], x.shape[1], key_length)
+        query = x.new_empty(x.shape[0], self.heads, x.shape[1], 0)
+        return self._plan(query, x.new_empty(x.shape[0], self.heads, key_length, 0), mask, biases)
+
+    def _plan(self, query: Tensor, key: Tensor, mask: Mask | None, biases: Sequence[ScoreBias]) -> Plan:
+        if self.kernel != "auto":
+            return Plan(self.kernel, "asked for")
+        training = torch.is_grad_enabled()
+        dropout = self.dropout if self.training else 0.0
+        shape = (*query.shape[:3], key.shape[2])
+        return choose(shape, query.device, query.dtype, mask, biases, dropout, training)
+
+    def _mask_and_biases(
+        self, mask: Mask | Tensor | None, batch: int, query_length: int, key_length: int
+    ) -> tuple[Mask | None, list[ScoreBias]]:
+        parsed, added = parse_mask(mask, (batch, self.heads, query_length, key_length))
+        biases: list[ScoreBias] = [] if added is None else [TensorBias(added)]
+        bias = None if self.position is None else self.position.score_bias(query_length, key_length)
+        return parsed, biases if bias is None else [*biases, bias]
+
+    def _project(self, x: Tensor, context: Tensor, value: Tensor, key_length: int) -> tuple[Tensor, Tensor, Tensor]:
         query = self.query_norm(rearrange(self.query(x), "b l (h d) -> b h l d", h=self.heads))
         key = self.key_norm(rearrange(self.key(context), "b l (h d) -> b h l d", h=self.kv_heads))
         values = rearrange(self.value(value), "b l (h d) -> b h l d", h=self.kv_heads)
-        if self.kv_heads != self.heads:
-            key = key.repeat_interleave(self.heads // self.kv_heads, dim=1)
-            values = values.repeat_interleave(self.heads // self.kv_heads, dim=1)
-        if self.recorder is not None:
-            self.recorder(query, key, allowed, bias)
-        dropout = self.dropout if self.training else 0.0
-        if self.kernel == "explicit":
-            out = kernels.explicit(query, key, values, allowed, bias, dropout)
-        else:
-            out = kernels.sdpa(query, key, values, None if causal else allowed, bias, dropout, causal)
-        return self.output(rearrange(out, "b h l d -> b l (h d)"))
+        if self.position is not None:
+            position = torch.arange(-x.shape[1], 0, device=x.device) + key_length
+            query = self.position.rotate(query, position)
+            position = torch.arange(-context.shape[1], 0, device=x.device) + key_length
+            key = self.position.rotate(key, position)
+        return query, key, values
+
+
+def without_unseen(
+    x: Tensor, context: Tensor | None, value: Tensor | None, mask: Mask | None, key_length: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The inputs with zeros where nothing may look; ``where`` stops NaN in both directions, a product would not."""
+    if mask is None:
+        context = x if context is None else context
+        return x, context, context if value is None else value
+    seen = mask.seen(x.shape[1], key_length, x.device)
+    length = (x if context is None else context).shape[1]
+    seen = None if seen is None else seen[:, -length:].unsqueeze(-1)
+    own = x if context is None else context
+    keys = own if seen is None else torch.where(seen, own, 0.0)
+    values = keys if value is None else value if seen is None else torch.where(seen, value, 0.0)
+    if context is not None or seen is None:
+        return x, keys, values
+    real = mask.real(x.shape[1], key_length, x.device)
+    if mask.key_only:
+        return keys, keys, values
+    # Padding is no query either. A real token that nothing looks at may look at others, unless it is broken.
+    query = x if real is None else torch.where(real[:, -length:].unsqueeze(-1), x, 0.0)
+    return torch.where(seen | query.isfinite(), query, 0.0), keys, values
+
+
+def _at_kept(
+    position: Tensor,
+    mask: Mask | None,
+    biases: Sequence[ScoreBias],
+    query_length: int,
+    key_length: int,
+    heads: int,
+) -> tuple[Mask | None, Sequence[ScoreBias]]:
+    """The mask and biases for the keys that a cache still holds, at their absolute positions."""
+    if len(position) == key_length or mask is None:
+        return mask, biases
+    query = torch.arange(query_length, device=position.device)
+    grid = Grid(query.unsqueeze(1), position.unsqueeze(0), query_length, key_length)
+    kept = Dense(mask.at(query, position, query_length, key_length, heads))
+    return kept, [TensorBias(bias.read(grid)) for bias in biases]

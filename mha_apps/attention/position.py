@@ -57,7 +57,7 @@ class TableBias(ScoreBias):
     relative: bool = False
 
     def read(self, grid: Grid) -> Tensor:
-        return self.tensor[:, self.entry(grid)]
+        return self.tensor[slice(None) if grid.head is None else grid.head, self.entry(grid)]
 
     def add_gradient(self, grad: Tensor, grid: Grid, scores_grad: Tensor, batch: slice) -> None:
         entry = self.entry(grid)
@@ -84,7 +84,11 @@ class TensorBias(ScoreBias):
         return query, grid.key if self.tensor.shape[-1] > 1 else grid.key * 0
 
     def read(self, grid: Grid) -> Tensor:
-        return self.tensor[(..., *self._index(grid))]
+        if grid.batch is None or grid.head is None or self.tensor.dim() == 2:
+            return self.tensor[(..., *self._index(grid))]
+        batch = grid.batch if self.tensor.shape[0] > 1 else grid.batch * 0
+        head = grid.head if self.tensor.shape[1] > 1 else grid.head * 0
+        return self.tensor[(batch, head, *self._index(grid))]
 
     def add_gradient(self, grad: Tensor, grid: Grid, scores_grad: Tensor, batch: slice) -> None:
         query, key = torch.broadcast_tensors(*self._index(grid))

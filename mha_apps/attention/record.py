@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -9,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from .kernel import attention_weights
+from .kernel import attention_weights, sum_biases
+from .mask import Grid, Mask
 from .multihead import MultiHeadAttention
+from .position import ScoreBias
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -21,8 +24,8 @@ __all__ = ["AttentionMaps", "plot_attention", "record_attention", "rollout"]
 class AttentionMaps(dict[str, Tensor]):
     """Attention weights by the name of the layer, in the model's order: (batch, heads, query, key), float32.
 
-    ``maps[0]`` is the first layer's, ``maps["blocks.0.attention"]`` the same by name. A layer that ran more than once
-    holds its last call.
+    ``maps[0]`` is the first layer's, ``maps["blocks.0.attention"]`` the same by name. A layer that ran more than
+    once holds its last call.
     """
 
     def __getitem__(self, layer: str | int) -> Tensor:
@@ -39,8 +42,8 @@ def record_attention(
 ) -> Iterator[AttentionMaps]:
     """Record the attention weights of every forward pass inside the ``with`` block.
 
-    The model's output is what it would be without, whatever kernel it uses: the weights are computed beside it, without
-    gradient and before dropout. The model is left as it was.
+    The model's output is what it would be without, whatever kernel it uses: the weights are computed beside it,
+    without gradient and before dropout. The model is left as it was.
 
     Args:
         model: any module that holds ``MultiHeadAttention``.
@@ -65,17 +68,22 @@ def record_attention(
 
     def recorder(name: str) -> Any:
         @torch.no_grad()
-        def record(query: Tensor, key: Tensor, mask: Tensor | None, bias: Tensor | None) -> None:
-            rows: Any = slice(None) if queries is None else queries
-            query = query[:, :, rows]
-            kept = [part if part is None or part.shape[-2] == 1 else part[..., rows, :] for part in (mask, bias)]
-            estimate = len(names) * query.shape[:3].numel() * key.shape[2] * 4
+        def record(query: Tensor, key: Tensor, mask: Mask | None, biases: Sequence[ScoreBias]) -> None:
+            length, key_length = query.shape[2], key.shape[2]
+            rows = torch.arange(length, device=query.device)
+            rows = rows if queries is None else rows[queries]
+            shape = (*query.shape[:2], len(rows), key_length)
+            estimate = len(names) * math.prod(shape) * 4
             if estimate > limit:
                 raise ValueError(
-                    f"attention maps of {len(names)} layers, each {(*query.shape[:3], key.shape[2])}, take {estimate} bytes, "
-                    f"more than the limit of {limit}: choose layers or queries, or raise limit"
+                    f"attention maps of {len(names)} layers, each {shape}, take {estimate} bytes, more than the "
+                    f"limit of {limit}: choose layers or queries, or raise limit"
                 )
-            maps[name] = attention_weights(query, key, *kept).float()
+            columns = torch.arange(key_length, device=query.device)
+            grid = Grid(rows.unsqueeze(1), columns.unsqueeze(0), length, key_length)
+            allowed = None if mask is None else mask.at(rows, columns, length, key_length, query.shape[1])
+            bias = sum_biases(biases, grid)
+            maps[name] = attention_weights(query[:, :, rows], key, allowed, bias).float()
 
         return record
 

@@ -63,7 +63,7 @@ def tiled(
 
 class _Tiled(torch.autograd.Function):
     @staticmethod
-    def forward(  # type: ignore[override]
+    def forward(
         ctx: Any,
         query: Tensor,
         key: Tensor,
@@ -80,9 +80,10 @@ class _Tiled(torch.autograd.Function):
         return out
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         mask, biases, dropout, seed, learned = ctx.settings
-        grads = tiled_backward(grad, *ctx.saved_tensors, mask, biases, dropout, seed, learned)
+        query, key, value, out, log_total = ctx.saved_tensors
+        grads = tiled_backward(grad, query, key, value, out, log_total, mask, biases, dropout, seed, learned)
         return *grads[:3], None, None, None, None, *grads[3:]
 
 
