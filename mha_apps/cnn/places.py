@@ -134,7 +134,8 @@ class _Chooser:
             return None
         for branch, shortcut in ((first, second), (second, first)):
             start = self.start_of_shortcut(shortcut, branch)
-            if start is None:
+            # A sum that goes on being added to is one layer written as several, not the end of a branch.
+            if start is None or (branch.operation in ADDITIONS and not branch.outputs_of):
                 continue
             own = branch.ancestors & ~start.ancestors
             work = (own & self.products).bit_count()

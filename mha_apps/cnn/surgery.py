@@ -55,6 +55,9 @@ CHILD = "attention_gate"
 """Name of the child that is the gate of its host."""
 
 
+MOST_NOTES = 4
+
+
 @dataclass
 class Placement:
     """One gate: where it is, what it is, and what it costs for one image."""
@@ -105,7 +108,9 @@ class GateTable:
             left = [cell.ljust(width) for cell, width in zip(cells[:2], widths[:2], strict=True)]
             return "  ".join(left + [cell.rjust(width) for cell, width in zip(cells[2:], widths[2:], strict=True)])
 
-        notes = [f"not placed: {reason}" for reason in self.skipped]
+        notes = [f"not placed: {reason}" for reason in self.skipped[:MOST_NOTES]]
+        if more := len(self.skipped) - MOST_NOTES:
+            notes += [f"not placed: {more} more, see .skipped"] if more > 0 else []
         return "\n".join([line(titles), rule, *(line(cells) for cells in lines), rule, line(total), *notes])
 
 
