@@ -385,9 +385,11 @@ def _facts(facts: dict[str, Any]) -> Answer:
     lines, tables = [], []
     for name, value in facts.items():
         label = name.replace("_", " ")
-        if isinstance(value, list) and value and isinstance(value[0], dict):
-            if len(value) <= MOST_ROWS:
-                shown = pd.DataFrame(value).to_string(index=False, float_format=lambda number: f"{number:.3f}")
+        rows = list(value.values()) if isinstance(value, dict) else value
+        if isinstance(rows, list) and rows and isinstance(rows[0], dict):
+            if len(rows) <= MOST_ROWS:
+                table = pd.DataFrame(rows, index=list(value) if isinstance(value, dict) else None)
+                shown = table.to_string(index=isinstance(value, dict), float_format=lambda number: f"{number:.3f}")
                 tables.append(f"\n{label}\n{shown}")
         elif isinstance(value, dict):
             pairs = [f"{key} {_short(item)}" for key, item in value.items() if not isinstance(item, dict | list)]

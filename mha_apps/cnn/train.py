@@ -33,7 +33,7 @@ def train(
     """Trains by a recipe into a run folder, or continues the run in `resume` with the recipe that it has.
 
     Args:
-        recipe: see `CnnRecipe`; the defaults train on the digits. Not used with `resume`.
+        recipe: see `CnnRecipe`; the defaults train on the digits. The run's own when None and resuming.
         out: the folder; `runs/cnn-DATE-TIME` when None.
         force: replace a run that `out` holds.
         resume: folder of an interrupted run.
@@ -45,7 +45,7 @@ def train(
         InputError: the data, the model's name, the gate or its places cannot be used; nothing is written then.
     """
     run = Run.open(resume, "cnn") if resume is not None else None
-    recipe = run.recipe(CnnRecipe) if run is not None else recipe or CnnRecipe()
+    recipe = recipe or (run.recipe(CnnRecipe) if run is not None else CnnRecipe())
     recipe.check()
     resolve_precision(recipe.precision, resolve_device(recipe.device))
     training, validation = load_for_training(recipe, channels=model_channels(recipe.model))

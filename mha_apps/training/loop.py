@@ -179,6 +179,8 @@ class _Trainer:
 
     def train(self) -> dict[str, Any]:
         self._resume()
+        if self.rank == 0:
+            self.run.record(self.recipe)
         self._estimate_reserve()
         writer = SummaryWriter(str(self.run.path), purge_step=self.progress.step) if self.rank == 0 else None
         with _stop_signal() as stop, Reporter(self.rank == 0) as reporter, self._batches() as batches:

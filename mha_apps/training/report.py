@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import html
 import io
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +38,12 @@ class Report:
     def __init__(self, title: str) -> None:
         self.title = title
         self._parts: list[str] = []
+
+    def lead(self, sentences: Sequence[str], note: str = "") -> Report:
+        """What came out, in sentences, above everything else."""
+        items = "".join(f"<li>{html.escape(sentence)}</li>" for sentence in sentences)
+        self._parts.insert(0, f"<ul>{items}</ul><p>{html.escape(note)}</p>")
+        return self
 
     def heading(self, text: str) -> Report:
         """A section title."""

@@ -91,6 +91,12 @@ class Run:
         """The best weights on validation, in the layout of ``from_pretrained``."""
         return self.path / "model"
 
+    def record(self, recipe: TrainingRecipe) -> None:
+        """Note in ``config.toml`` that the run goes on by ``recipe``: a resumed run may have another budget."""
+        config = self.config
+        if config.get("recipe") != (table := to_table(recipe)):
+            files.replace_text(self.path / CONFIG, tomli_w.dumps(config | {"recipe": table}))
+
     def model(self, cls: type[Model]) -> Model:
         """The best weights on validation as a ``cls``, in eval mode on the CPU.
 

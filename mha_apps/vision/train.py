@@ -30,7 +30,7 @@ def train(
     """Train a ViT into a run folder.
 
     Args:
-        recipe: data, model and training; the defaults train on the digits. Not used with ``resume``.
+        recipe: data, model and training; the defaults train on the digits. The run's own when None and resuming.
         out: the run folder; ``runs/vit-DATE-TIME`` when None.
         force: replace the run that ``out`` holds.
         resume: a run folder to continue, by the recipe that it was started with.
@@ -39,7 +39,7 @@ def train(
         InputError: the data, the recipe or the folder cannot be used. Nothing has been written then.
     """
     run = Run.open(resume, "vit") if resume is not None else None
-    recipe = run.recipe(VitRecipe) if run is not None else recipe or VitRecipe()
+    recipe = recipe or (run.recipe(VitRecipe) if run is not None else VitRecipe())
     recipe.check()
     resolve_precision(recipe.precision, resolve_device(recipe.device))
     images, validation = load_for_training(recipe)
