@@ -38,7 +38,11 @@ def load_frame(csv: str | Path) -> pd.DataFrame:
 
 
 def train(
-    recipe: ForecastRecipe, *, out: str | Path | None = None, force: bool = False, resume: str | Path | None = None
+    recipe: ForecastRecipe | None = None,
+    *,
+    out: str | Path | None = None,
+    force: bool = False,
+    resume: str | Path | None = None,
 ) -> Run:
     """Train on the CSV of ``recipe`` and return the run, whose ``model/`` predicts.
 
@@ -46,7 +50,7 @@ def train(
     from. Everything that can be wrong with the input is found before the run folder is made.
 
     Args:
-        recipe: the recipe; ignored when resuming, where the run's own counts.
+        recipe: data, model and training; the run's own when None and resuming.
         out: run folder; named by date under ``runs/`` when None.
         force: replace a run that ``out`` holds.
         resume: a run folder whose training was interrupted.
@@ -55,8 +59,8 @@ def train(
         InputError: the CSV or the recipe cannot be used.
     """
     opened = Run.open(resume, kind="forecast") if resume is not None else None
-    if opened is not None:
-        recipe = opened.recipe(ForecastRecipe)
+    if recipe is None:
+        recipe = opened.recipe(ForecastRecipe) if opened is not None else ForecastRecipe(csv="sample")
     recipe.check()
     path = resolve(recipe.csv)
     frame = load_frame(path)
