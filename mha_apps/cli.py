@@ -123,6 +123,21 @@ class VitPredict(Verb):
         return _table(predict(self.folder, list(self.inputs), top_k=self.top), self.out)
 
 
+@dataclass(kw_only=True)
+class VitPresets(Verb):
+    """The named shapes of the model, and what each is for."""
+
+    def run(self) -> Answer:
+        from mha_apps.vision.presets import PRESETS
+
+        lines = [
+            textwrap.fill(f"{name:<12}{preset.about}", 80, subsequent_indent=" " * 12)
+            for name, preset in PRESETS.items()
+        ]
+        data = {name: {"about": preset.about, **preset.settings} for name, preset in PRESETS.items()}
+        return Answer(data, "\n".join(lines))
+
+
 # forecast --------------------------------------------------------------------------------------------------------
 
 
@@ -220,7 +235,7 @@ class Demo(Verb):
 
 
 VERBS: dict[str, dict[str, type[Verb]]] = {
-    "vit": {"train": VitTrain, "evaluate": VitEvaluate, "predict": VitPredict},
+    "vit": {"train": VitTrain, "evaluate": VitEvaluate, "predict": VitPredict, "presets": VitPresets},
     "forecast": {"train": ForecastTrain, "predict": ForecastPredict, "backtest": ForecastBacktest},
     "cnn": {"train": CnnTrain, "evaluate": CnnEvaluate},
     "demo": {"": Demo},
