@@ -45,6 +45,10 @@ class Ledger:
             self.codes[fresh] = self.code(reason)
         return len(fresh)
 
+    def overrule(self, where: np.ndarray, reason: str) -> None:
+        """Sets entries aside for ``reason``, whatever was said of them before."""
+        self.codes[where] = self.code(reason)
+
     @property
     def open(self) -> np.ndarray:
         """Mask of the entries in use."""
@@ -97,12 +101,12 @@ class Account:
         return f"{self.sources[self.files[row]]}, line {int(self.lines[row])}"
 
     def close(self) -> None:
-        """Sets aside the cells of the rows that are set aside; the last thing to happen to an account."""
+        """Puts the cells of rows that are set aside under the row's reason; the last thing to happen to an account."""
         for reason in self.rows.reasons:
             rows = np.flatnonzero(self.rows.codes == self.rows.code(reason))
             if len(rows):
                 for ledger in self.cells.values():
-                    ledger.set_aside(rows, f"row: {reason}")
+                    ledger.overrule(rows, f"row: {reason}")
 
     @staticmethod
     def joined(accounts: list[Account]) -> Account:

@@ -160,7 +160,7 @@ def _fixed(utc: np.ndarray, wall: np.ndarray) -> Step:
         # A finer grid that holds all times, as when a logger changes its step, unless it is mostly empty
         if share >= 0.98 and span // finest <= 20 * count:
             return Step(tick(finest), finest, int(utc[0]) + residue, "exact")
-    if on_grid >= 0.9:
+    if on_grid >= 0.9 or (count >= 5 and round(on_grid * count) == count - 1):
         return Step(tick(usual), usual, origin, "exact")
     return _jittered(utc, wall, steps, span)
 

@@ -157,6 +157,9 @@ def _slowly(
     for sign, minus in _MINUS.items():
         if _has(text, sign):
             text = pc.replace_substring(text, sign, minus)
+    if pc.any(pc.equal(text, "")).as_py():
+        text = pc.if_else(pc.equal(text, ""), pa.scalar(None, text.type), text)
+        ledger.set_aside(text.is_null().to_numpy(zero_copy_only=False), "blank")
     filled = text.filter(text.is_valid())
     if len(filled) == 0:
         return np.full(len(cells), np.nan), None
@@ -226,8 +229,10 @@ def _best(sample: list[str], convention: Convention) -> Convention:
 
 
 _AFFIXED = re.compile(
-    r"^(?P<before>[^\d+\-.,]{0,4}?)\s*[+-]?[\d.,' \u00a0\u202f’]*\d[.,]?\s*(?P<after>[^\d\s.,].{0,11})?$"
+    r"^(?P<before>[€$£¥]?)\s*[+-]?(?:\d[\d.,' \u00a0\u202f’]*)?\d[.,]?\s*"
+    r"(?P<after>(?!.*\d\d)(?!.*:)(?:[^\W\d_]|[°%‰€$£µ/²³\"'])\S{0,11}(?: \S{1,6})?)?$"
 )
+"""A number with a currency before or a unit behind it. Words before numbers are names, such as sensor 7."""
 
 
 def _common_unit(sample: list[str]) -> tuple[str, str] | None:

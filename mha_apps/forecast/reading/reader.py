@@ -28,7 +28,7 @@ from .sources import Readable, Source, gather
 from .table import Table, read_table
 from .timecolumns import Times, find_times, named
 from .timetext import HOUR, MINUTE, NO_OFFSET
-from .words import COUNTER_NAMES, ZONE_OFFSETS, ZONE_PAIRS
+from .words import COUNTER_NAMES, VALUE_NAMES, ZONE_OFFSETS, ZONE_PAIRS
 
 FIRST_LINES = 3
 """Offending lines that are shown for each reason."""
@@ -143,6 +143,8 @@ def _read(source: Source, told: ReadOptions) -> Reading:
     for k in [k for k in values if k in key]:
         del values[k], account.cells[table.names[k]]
     values = _chosen(table, values, told, left_out)
+    if key and not told.columns:
+        values = _values_of_long(table, values, left_out)
     for k in [k for k in values if not told.columns and _counts_rows(table.names[k], values[k], account, len(values))]:
         del values[k]
         _leave_out(table, k, "row counter", left_out)
@@ -235,7 +237,7 @@ def _leave_out(table: Table, k: int, why: str, left_out: list[ColumnReport]) -> 
     name = table.names[k]
     ledger = table.account.cells[name] = Ledger(table.count)
     ledger.set_aside(np.ones(table.count, dtype=bool), why)
-    oddity = {"text": "text", "row counter": "counts the rows", "not asked for": "not among --columns"}[why]
+    oddity = {"text": "text", "row counter": "counts the rows", "not asked for": "not among --columns", "beside the value": "stands beside the value (--columns reads it)"}[why]
     if why == "text" and isinstance(table.columns[k], pa.Array):
         distinct = len(table.columns[k].unique().drop_null())
         example = next((str(text) for text in table.columns[k].slice(0, 1000).to_pylist() if text), "")[:20]
@@ -263,6 +265,17 @@ def _chosen(
             del values[k]
             _leave_out(table, k, "not asked for", left_out)
     return values
+
+
+def _values_of_long(table: Table, values: dict[int, np.ndarray], left_out: list[ColumnReport]) -> dict[int, np.ndarray]:
+    """Where one column of a long table is called the value, numbers beside it (a place, a quality) are no sensors."""
+    called = [k for k in values if named(table.names[k], VALUE_NAMES) and np.isfinite(values[k]).any()]
+    if len(called) != 1:
+        return values
+    for k in values:
+        if k not in called:
+            _leave_out(table, k, "beside the value", left_out)
+    return {k: values[k] for k in called}
 
 
 def _counts_rows(name: str, values: np.ndarray, account: Account, columns: int) -> bool:
@@ -662,7 +675,7 @@ def _show_offences(
     for reason in account.rows.counts():
         for row in account.rows.first(reason, FIRST_LINES):
             report.offences.append(offence(int(row), reason, None))
-    quiet = {"text", "row counter", "not asked for", "column not in this file", "blank", "duplicate"}
+    quiet = {"text", "row counter", "not asked for", "beside the value", "column not in this file", "blank", "duplicate"}
     shown: dict[str, int] = {}
     for name, ledger in account.cells.items():
         for reason in ledger.counts():

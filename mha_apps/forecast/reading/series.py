@@ -191,9 +191,14 @@ def _grids(
         return [(Grid(step, utc, wall), sensors)]
     steps: dict[tuple[str, int], tuple[Step, list[int]]] = {}
     single: list[int] = []
+    telling: np.ndarray | None = None
     for sensor in sensors:
         part = slice(bounds[sensor], bounds[sensor + 1])
-        step = infer(utc[part], wall[part])
+        step = infer(*_distinct(utc[part], wall[part]))
+        if step is not None and step.how in ("jittered", "irregular"):
+            telling = _telling(block, order) if telling is None else telling
+            if not telling[part].all() and len(np.unique(utc[part][telling[part]])) > 1:
+                step = infer(*_distinct(utc[part][telling[part]], wall[part][telling[part]]))
         if step is None:
             single.append(sensor)
         else:
@@ -215,7 +220,20 @@ def _grids(
     return grids
 
 
+def _telling(block: Block, order: np.ndarray) -> np.ndarray:
+    """Rows that hold a value at all; a logger's remarks on its own state come at times of their own."""
+    telling = np.zeros(len(order), dtype=bool)
+    for name, column in zip(block.names, block.values, strict=True):
+        telling |= block.account.cells[name].open[order] & np.isfinite(column[order])
+        if telling.all():
+            break
+    return telling
+
+
 def _distinct(utc: np.ndarray, wall: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Sorted times without repeats, and the same on the clock."""
+    if np.all(utc[1:] > utc[:-1]):
+        return utc, wall
     times, first = np.unique(utc, return_index=True)
     return times, wall[first]
 

@@ -18,7 +18,7 @@ import pyarrow as pa
 from mha_apps.errors import InputError
 
 from .account import Ledger
-from .numbers import COMMA, PLAIN, PLAIN_NUMBER, numbers
+from .numbers import COMMA, PLAIN, numbers
 from .options import ReadOptions
 from .table import Table
 from .timetext import DAY, HOUR, MINUTE, SECOND, TimeText, civil_days, week_days, year_days
@@ -27,6 +27,7 @@ from .words import CLOCK_NAMES, DATE_NAMES, MOMENT_NAMES, PART_NAMES
 EXCEL_DAYS = 25_569
 """Days from a spreadsheet's day 0 (30 December 1899) to 1970."""
 MATLAB_DAYS = 719_529
+_NUMERIC = re.compile(r"^[+-]?(?:\d+(?:[.,]\d*)?|[.,]\d+)(?:[eE][+-]?\d+)?$")
 _EPOCHS = ((3e8, 4.2e9, 1_000_000, "seconds"), (3e11, 4.2e12, 1_000, "milliseconds"), (3e14, 4.2e15, 1, "microseconds"))
 _NANOSECONDS = (3e17, 4.2e18)
 
@@ -124,7 +125,7 @@ class _Look:
         sample = self.sample(k)
         if not isinstance(self.table.columns[k], pa.Array):
             return True
-        return bool(sample) and sum(bool(PLAIN_NUMBER.match(text.strip())) for text in sample) > 0.8 * len(sample)
+        return bool(sample) and sum(bool(_NUMERIC.match(text.strip())) for text in sample) > 0.8 * len(sample)
 
     def _share(self, k: int, clocks: bool) -> tuple[float, float]:
         if (k, clocks) not in self._shares:
@@ -168,8 +169,11 @@ class _Look:
 
     def part(self, part: str, exclude: Sequence[int] = ()) -> int | None:
         """The column that is named as a part of a time and holds numbers."""
+        names = PART_NAMES[part]
+        if part == "minute" and any(self.name(k) == "MM" for k in exclude):
+            names = names | {"mm"}  # beside months called MM; otherwise mm is millimetres
         for k in self.columns:
-            if k not in exclude and named(self.name(k), PART_NAMES[part]) and self.numeric(k):
+            if k not in exclude and named(self.name(k), names) and self.numeric(k):
                 return k
         return None
 

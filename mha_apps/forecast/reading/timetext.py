@@ -156,7 +156,7 @@ def _after_date(shape: bytes, form: str, match: re.Match[bytes]) -> Layout | Non
     if form == "ymdHMS":
         return _after_clock(shape, match.end(), digits, "ymd", True, month, dotted)
     at = match.end()
-    if form in ("ymd", "abc", "yj", "y"):
+    if form in ("ymd", "abc", "yj", "yw", "y"):
         join = _JOIN.match(shape, at)
         if join is not None:
             for clock in _CLOCKS:

@@ -253,7 +253,7 @@ def _second_half(wall: np.ndarray, descending: bool) -> np.ndarray | None:
     if descending:
         told = _second_half(wall[::-1], False)
         return None if told is None else told[::-1]
-    back = np.flatnonzero(np.diff(wall) < 0)
+    back = np.flatnonzero(np.diff(wall) <= 0)
     if len(back) == 1:
         second = np.zeros(len(wall), dtype=bool)
         second[back[0] + 1 :] = True
