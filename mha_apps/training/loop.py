@@ -36,6 +36,9 @@ from mha_apps.training.report import write_report
 from mha_apps.training.run import Run
 
 LOG_SECONDS = 2.0
+VALIDATION_SHARE = 0.05  # most of a budget in minutes that one validation may take
+CLOSING_SHARE = 0.01  # of a budget in minutes, kept for saving and the report
+LEAST_VALIDATION = 200
 _STEP_STREAM = 0x57E9  # keeps the seeds of dropout apart from those of augmentation
 
 
@@ -89,6 +92,7 @@ class Progress:
     stale: int = 0  # validations since the best
     loss_sum: float = 0.0  # over the steps since the last validation
     loss_steps: int = 0
+    validation_examples: int = 0
 
 
 def fit(task: Task, recipe: TrainingRecipe, run: Run) -> dict[str, Any]:
@@ -181,10 +185,10 @@ class _Trainer:
         self._resume()
         if self.rank == 0:
             self.run.record(self.recipe)
-        self._estimate_reserve()
         writer = SummaryWriter(str(self.run.path), purge_step=self.progress.step) if self.rank == 0 else None
         with _stop_signal() as stop, Reporter(self.rank == 0) as reporter, self._batches() as batches:
             self.reporter, self.writer = reporter, writer
+            self._plan_validation()
             saved = logged = time.monotonic()
             while (used := self._used()) < 1 and not self._out_of_patience():
                 waited = time.monotonic()
@@ -308,7 +312,10 @@ class _Trainer:
 
     def _validate(self) -> None:
         begun = time.monotonic()
-        sums = self._evaluate(torch.arange(self.task.validation_examples))
+        count = self.progress.validation_examples
+        # Sources may be sorted by class: a part of them must be drawn, the same one each time.
+        order = random.permutation(self.recipe.seed, -1, self.task.validation_examples)
+        sums = self._evaluate(order[:count].sort().values)
         if self.world > 1:
             # A process whose share is empty has no names of its own; the first process always has them.
             names = sorted(sums) if self.rank == 0 else []
@@ -319,7 +326,7 @@ class _Trainer:
             stacked = torch.stack([sums.get(name, torch.zeros((), dtype=torch.float64)) for name in holder[0]])
             stacked = self.accelerator.reduce(stacked.to(self.device), "sum").cpu()
             sums = dict(zip(holder[0], stacked, strict=True))
-        metrics = {name: float(total) / self.task.validation_examples for name, total in sums.items()}
+        metrics = {name: float(total) / count for name, total in sums.items()}
         value = metrics[self.task.monitor]
         best = self.progress.best
         better = math.isnan(best) or (value < best if self.task.mode == "min" else value > best)
@@ -330,7 +337,7 @@ class _Trainer:
                 _save_model(self._evaluated(), self.run.model_dir)
         else:
             self.progress.stale += 1
-        self.reserve = max(self.reserve, time.monotonic() - begun)
+        self.reserve = max(self.reserve, time.monotonic() - begun + CLOSING_SHARE * self.limit)
         if self.progress.loss_steps:
             metrics = {"train_loss": self._mean_loss_sum() / self.progress.loss_steps} | metrics
             self.loss_sum.zero_()
@@ -341,14 +348,25 @@ class _Trainer:
         epoch = self.progress.step / self.epoch_steps
         self.reporter.say(f"epoch {epoch:g}, step {self.progress.step}: {shown}{' (best)' if better else ''}")
 
-    def _estimate_reserve(self) -> None:
-        """Time a part of the validation, so that a budget in minutes leaves room for the last one."""
+    def _plan_validation(self) -> None:
+        """Set how many examples a validation takes: all, or under a budget in minutes what fits into a part of it."""
+        every = self.task.validation_examples
         if self.unit != "minutes":
+            self.progress.validation_examples = every
             return
-        count = min(self.task.validation_examples, self.batch_size * 2)
-        begun = time.monotonic()
-        self._evaluate(torch.arange(count))
-        self.reserve = (time.monotonic() - begun) * self.task.validation_examples / count
+        probe = torch.arange(min(every, self.batch_size))
+        for _ in range(2):  # the first pass also warms up
+            begun = time.monotonic()
+            self._evaluate(probe)
+            seconds = self._most((time.monotonic() - begun) / len(probe))
+        if not self.progress.validation_examples:  # a resumed run keeps its choice, so that its metrics compare
+            fitting = int(VALIDATION_SHARE * self.limit / max(seconds, 1e-9))
+            self.progress.validation_examples = min(every, max(fitting, LEAST_VALIDATION))
+        if self.progress.validation_examples < every:
+            self.reporter.say(
+                f"validation takes {self.progress.validation_examples} of {every} examples, to fit into the budget"
+            )
+        self.reserve = seconds * self.progress.validation_examples + CLOSING_SHARE * self.limit
 
     # Records ---------------------------------------------------------------------------------------------------
 
@@ -390,7 +408,6 @@ class _Trainer:
         self.progress.seconds, self.progress.loss_sum = self.seconds, self._mean_loss_sum()
         if self.rank != 0:
             return
-        begun = time.monotonic()
         size = self.run.metrics_path.stat().st_size if self.run.metrics_path.exists() else 0
         scaler = self.accelerator.scaler
         state = {
@@ -402,7 +419,6 @@ class _Trainer:
             "scaler": scaler.state_dict() if scaler is not None else None,
         }
         checkpoint.save(self.run.last_dir, self.progress.step, state)
-        self.reserve = max(self.reserve, time.monotonic() - begun)
 
     def _resume(self) -> None:
         state, damaged = checkpoint.load(self.run.last_dir)
