@@ -1,3 +1,4 @@
+from .compare import compare as compare
 from .convert import from_timm as from_timm
 from .explain import explain as explain
 from .explain import gate_maps as gate_maps
@@ -12,6 +13,7 @@ from .gates import SqueezeExcitation as SqueezeExcitation
 from .models import CifarResNet as CifarResNet
 from .models import GatedCNN as GatedCNN
 from .models import backbone as backbone
+from .plugging import plug_named as plug_named
 from .recipe import CnnRecipe as CnnRecipe
 from .self_attention import ChannelSelfAttention as ChannelSelfAttention
 from .self_attention import SpatialSelfAttention as SpatialSelfAttention

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
+from accelerate import PartialState
 from safetensors.torch import load_file
 
 from mha_apps.cnn.models import GatedCNN, backbone, model_channels
@@ -14,10 +15,10 @@ from mha_apps.errors import InputError
 from mha_apps.images.classify import classification_task, load_for_training, predict_probabilities
 from mha_apps.images.evaluate import evaluate_classifier, plot_confusion
 from mha_apps.images.source import ImageSet, load, with_classes
+from mha_apps.training import files
 from mha_apps.training.device import resolve_device, resolve_precision
 from mha_apps.training.loop import fit
 from mha_apps.training.random import seed_everything
-from mha_apps.training.report import curves
 from mha_apps.training.run import Run
 
 __all__ = ["build", "evaluate", "load_model", "train"]
@@ -59,9 +60,9 @@ def train(
     summary = fit(task, recipe, run)
     gates = gate_parameters(model)
     described = {"gates": len(model.gates), "gate_parameters": sum(weight.numel() for weight in gates)}
-    run.write_summary(summary | described | {"train": training.describe(), "validation": validation.describe()})
-    (run.path / "gates.txt").write_text(f"{model.gates or 'no gates'}\n", encoding="utf-8")
-    curves(run.metrics()).savefig(run.plots_dir / "curves.png", dpi=120)
+    if PartialState().is_main_process:
+        run.write_summary(summary | described | {"train": training.describe(), "validation": validation.describe()})
+        files.replace_text(run.path / "gates.txt", f"{model.gates or 'no gates'}\n")
     return run
 
 
@@ -112,10 +113,7 @@ def load_model(run: Run | str | Path) -> GatedCNN:
         InputError: the folder holds no run of this kind, or its model is missing or damaged.
     """
     run = run if isinstance(run, Run) else Run.open(run, "cnn")
-    try:
-        return GatedCNN.from_pretrained(run.model_dir, local_files_only=True).eval()
-    except (OSError, RuntimeError, TypeError, ValueError) as error:
-        raise InputError(f"{run.model_dir}: holds no model that can be loaded ({error}); train again") from error
+    return run.model(GatedCNN)
 
 
 def evaluate(

@@ -41,7 +41,7 @@ def test_a_run_learns_the_digits_and_holds_what_it_should(run):
         "gates.txt",
         "model/model.safetensors",
         "model/config.json",
-        "plots/curves.png",
+        "report.html",
         "plots/confusion-test.png",
     }
     assert run.summary()["gates"] == 3
