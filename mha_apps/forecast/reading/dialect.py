@@ -149,6 +149,9 @@ def detect(name: str, lines: Lines, *, delimiter: str | None = None) -> tuple[Di
         lines, delimiter = Lines(re.sub(rb"[ \t]+", b"\t", data)), "\t"
         texts = {i: lines.text(i) for i in picked}
         notes.append("fields are parted by blanks")
+    if delimiter == "," and (rewritten := _without_decimal_commas(lines, texts, notes)) is not None:
+        lines = rewritten
+        texts = {i: lines.text(i) for i in picked}
     dialect = Dialect(delimiter, quote, notes=notes)
     _header(lines, dialect, {i: fields(text, delimiter, quote) for i, text in texts.items()}, skip)
     return dialect, lines
@@ -166,6 +169,33 @@ def _unwrapped(lines: Lines, notes: list[str]) -> Lines:
     data = re.sub(rb'(?m)^\s*"((?:[^"\n]|"")*)"[,;]*$', rb"\1", lines.data).replace(b'""', b'"')
     notes.append("each line was quoted as a whole")
     return Lines(data)
+
+
+def _without_decimal_commas(lines: Lines, texts: dict[int, str], notes: list[str]) -> Lines | None:
+    """Lines such as ``2024-05-14,20,5,51,0`` below three names: commas that part fields and decimals alike."""
+    rows = {i: text.split(",") for i, text in texts.items() if '"' not in text}
+    widths = Counter(len(row) for row in rows.values())
+    width, count = widths.most_common(1)[0] if widths else (0, 0)
+    head = next((row for row in rows.values() if len(row) > 1 and not any(kind(cell) in ("number", "time") for cell in row)), None)
+    if head is None or not len(head) < width <= 2 * len(head) - 1 or count < 0.8 * (len(rows) - 1):
+        return None
+    times = 2 * len(head) - width
+    body = [row for row in rows.values() if len(row) == width]
+    if times < 1 or not all(kind(row[0]) == "time" for row in body[:20]):
+        return None
+    for row in body:
+        wholes, decimals = row[times::2], row[times + 1 :: 2]
+        if not all(re.fullmatch(r"\s*[+-]?\d+", cell) for cell in wholes) or not all(re.fullmatch(r"\d+\s*", cell) for cell in decimals):
+            return None
+    out = []
+    for line in lines.data.split(b"\n"):
+        cells = line.split(b",")
+        if len(cells) == width:
+            pairs = [a + b"." + b for a, b in zip(cells[times::2], cells[times + 1 :: 2], strict=True)]
+            line = b",".join([*cells[:times], *pairs])
+        out.append(line)
+    notes.append("commas part both fields and decimals; read in pairs")
+    return Lines(b"\n".join(out))
 
 
 def _quote(texts: list[str]) -> str | None:

@@ -9,8 +9,8 @@ import pandas as pd
 import pyarrow as pa
 
 from .table import Table
-from .timecolumns import named
-from .words import SERIES_NAMES, VALUE_NAMES
+from .timecolumns import looks_like_time, named
+from .words import SENSOR_NAMES, SERIES_NAMES, VALUE_NAMES
 
 
 def codes_of(column: pa.Array | pd.Series) -> tuple[np.ndarray, list[str]]:
@@ -37,6 +37,7 @@ def series_columns(
     rows = np.flatnonzero(usable)
     if len(rows) < 2:
         return []
+    texts = [k for k in texts if not (isinstance(table.columns[k], pa.Array) and looks_like_time(table.columns[k]))]
     distinct = len(np.unique(wall[rows]))
     for_sure = [
         k
@@ -80,12 +81,10 @@ def series_columns(
 
 
 def _staggered(table: Table, rows: np.ndarray, texts: list[int], numeric: list[int]) -> list[int]:
-    """A column named as sensors are beside a single column of values, though no time repeats."""
-    values = [k for k in numeric if named(table.names[k], VALUE_NAMES)]
-    if not values:
-        return []
+    """A column of sensors where no time repeats, since each sensor reports at times of its own."""
+    has_value = any(named(table.names[k], VALUE_NAMES) for k in numeric)
     for k in texts:
-        if named(table.names[k], SERIES_NAMES):
+        if named(table.names[k], SENSOR_NAMES) or (has_value and named(table.names[k], SERIES_NAMES)):
             codes, found = codes_of(table.columns[k])
             if 2 <= len(found) <= max(2, 0.2 * len(rows)) and (codes[rows] >= 0).mean() > 0.9:
                 return [k]

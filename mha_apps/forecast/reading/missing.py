@@ -199,6 +199,10 @@ def _weigh_one(k: int, column: np.ndarray, hits: np.ndarray, start: int) -> list
     present = np.isfinite(column)
     other = present & ~hits
     candidates = np.unique(column[hits])
+    if not other.any() and len(candidates) == 1:
+        # Nothing but the candidate: as good as any other column's evidence for it
+        rows = np.flatnonzero(column == candidates[0])
+        return [_Evidence(k, float(candidates[0]), rows + start, np.inf, np.inf, 0.0, np.inf)]
     if other.sum() < FEWEST_OTHERS:
         return []
     found = []
@@ -228,7 +232,7 @@ def _weigh_one(k: int, column: np.ndarray, hits: np.ndarray, start: int) -> list
 
 def _shared(evidence: _Evidence, every: list[_Evidence]) -> bool:
     """Whether the same value stands in the same rows of another column, far off there too."""
-    if not (evidence.fair and evidence.gap > 3 * evidence.usual):
+    if not (evidence.fair and np.isfinite(evidence.gap) and evidence.gap > 3 * evidence.usual):
         return False
     for other in every:
         if (

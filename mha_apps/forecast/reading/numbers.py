@@ -178,6 +178,11 @@ def _slowly(
                 text, good = bare, better
             else:
                 unit = None
+    flagged = pc.fill_null(pc.match_substring_regex(text, r"\d\s?[*#†^]$"), False)
+    if pc.any(flagged).as_py():  # a mark of quality behind a number leaves the number as it is
+        bare = pc.replace_substring_regex(text, r"\s?[*#†^]$", "")
+        text = pc.if_else(pc.and_kleene(flagged, _matching(bare, convention)), bare, text)
+        good = _matching(text, convention)
     mask = pc.fill_null(good, False).to_numpy(zero_copy_only=False)
     present = text.is_valid().to_numpy(zero_copy_only=False)
     others = text.filter(pa.array(present & ~mask))

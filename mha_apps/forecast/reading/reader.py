@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect as _inspect
+import re
 from pathlib import Path
 from typing import Any
 
@@ -300,6 +301,8 @@ def _sensors(table: Table, key: list[int], account: Account) -> tuple[np.ndarray
         labels = [f"{labels[p // (len(names) + 1)]} {names[p % (len(names) + 1)]}" for p in pairs]
         codes = np.where(blank, -1, codes)
     account.rows.set_aside(codes < 0, "no sensor name")
+    own = np.array([bool(re.fullmatch(r"\$RT_\w+\$", label)) for label in labels] + [False])
+    account.rows.set_aside(own[codes], "the logger's own remark")
     # Texts that differ only in blanks around them are one sensor
     distinct = list(dict.fromkeys(labels))
     if len(distinct) < len(labels):

@@ -82,6 +82,13 @@ def find_times(table: Table, options: ReadOptions) -> Times:
     )
 
 
+def looks_like_time(column: pa.Array) -> bool:
+    """Whether the texts of a column are dates or clocks, so that they name no sensor."""
+    count = len(column)
+    sample = column.take(pa.array(np.unique(np.linspace(0, count - 1, min(count, 100)).astype(int)))).drop_null()
+    return len(sample) > 0 and (TimeText(sample).share() > 0.6 or TimeText(sample, clocks=True).share() > 0.6)
+
+
 def named(name: str, vocabulary: frozenset[str], *, partly: bool = False) -> bool:
     """Whether a column's name is a word of the vocabulary, or with ``partly`` holds one."""
     base = re.sub(r"\[.*?\]|\(.*?\)|<.*?>", " ", name).strip().lower().rstrip(":.")
@@ -661,33 +668,48 @@ def _counted_one(look: _Look, k: int) -> Times | None:
 
 
 def _logger_array(look: _Look) -> Times | None:
-    """Year, day of year and HHMM side by side without names, as older loggers write them."""
+    """Numbers side by side without names: year, month, day, hour; or year, day of year, HHMM as older loggers write."""
     if look.table.header is not None:
         return None
     for k in range(min(len(look.table.names) - 2, 4)):
-        if not all(look.numeric(j) for j in (k, k + 1, k + 2)):
+        columns = [j for j in range(k, min(k + 5, len(look.table.names))) if look.numeric(j)]
+        if columns[:3] != [k, k + 1, k + 2]:
             continue
-        year, day, clock = (look.floats(j) for j in (k, k + 1, k + 2))
-        ok = np.isfinite(year) & np.isfinite(day) & np.isfinite(clock)
-        fits = (
-            ok
-            & (year >= 1970)
-            & (year <= 2100)
-            & (day >= 1)
-            & (day <= 366)
-            & (clock >= 0)
-            & (clock <= 2400)
-            & (clock % 100 < 60)
-        )
-        fits &= (year % 1 == 0) & (day % 1 == 0) & (clock % 1 == 0)
-        if ok.sum() < 2 or fits.sum() < 0.98 * ok.sum():
+        parts = [look.floats(j) for j in columns]
+        ok = np.isfinite(parts[0]) & np.isfinite(parts[1]) & np.isfinite(parts[2])
+        if ok.sum() < 2 or not _within(parts[0], ok, 1900, 2100):
             continue
-        whole = [np.where(fits, part, 1).astype(np.int64) for part in (year, day, clock)]
-        days, possible = year_days(np.where(fits, whole[0], 1970), whole[1])
-        wall = days * DAY + whole[2] // 100 * HOUR + whole[2] % 100 * MINUTE
-        good = fits & possible
-        return Times([k, k + 1, k + 2], np.where(good, wall, 0), good, "year, day of year, HHMM")
+        year = np.where(ok, parts[0], 1970).astype(np.int64)
+        second, third = (np.where(ok, part, 1).astype(np.int64) for part in parts[1:3])
+        found: list[tuple[int, np.ndarray, np.ndarray, str]] = []
+        if _within(parts[1], ok, 1, 12) and _within(parts[2], ok, 1, 31):
+            days, possible = civil_days(year, second, third)
+            found.append((3, days * DAY, possible, "year, month, day"))
+            if len(parts) > 3 and _within(parts[3], ok & np.isfinite(parts[3]), 0, 24):
+                hour = np.where(np.isfinite(parts[3]), parts[3], 0).astype(np.int64)
+                found.append((4, days * DAY + hour * HOUR, possible & np.isfinite(parts[3]), "year, month, day, hour"))
+                if len(parts) > 4 and _within(parts[4], ok & np.isfinite(parts[4]), 0, 59):
+                    minute = np.where(np.isfinite(parts[4]), parts[4], 0).astype(np.int64)
+                    found.append((5, found[-1][1] + minute * MINUTE, found[-1][2] & np.isfinite(parts[4]), "year, month, day, hour, minute"))
+        if _within(parts[1], ok, 1, 366) and _within(parts[2], ok, 0, 2400):
+            days, possible = year_days(year, second)
+            found.append((3, days * DAY + third // 100 * HOUR + third % 100 * MINUTE, possible & (third % 100 < 60), "year, day of year, HHMM"))
+        # The reading with the fewest columns under which the rows have times of their own
+        for width, wall, possible, what in found:
+            good = ok & possible
+            if good.sum() >= 0.98 * ok.sum() and len(np.unique(wall[good])) >= 0.98 * good.sum():
+                hours = None
+                if width == 4 and (hour[good].min() >= 1 and hour[good].max() == 24):
+                    hours = (1, 24)
+                dateonly = what == "year, month, day"
+                return Times(list(range(k, k + width)), np.where(good, wall, 0), good, what, dateonly=dateonly, hours=hours)
     return None
+
+
+def _within(values: np.ndarray, ok: np.ndarray, least: float, most: float) -> bool:
+    """Whether nearly all of the numbers are whole and in a range."""
+    inside = (values[ok] >= least) & (values[ok] <= most) & (values[ok] % 1 == 0)
+    return len(inside) > 0 and bool(inside.mean() >= 0.98)
 
 
 def _years(look: _Look) -> Times | None:

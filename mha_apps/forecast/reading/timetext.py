@@ -105,7 +105,7 @@ _CLOCKS = tuple(
 _JOIN = re.compile(rb"\s*[T_,;]\s*|\s+-\s+|\s+(?:at|um|kl\.?|\xc3\xa0)\s+|\s+|[-:]", re.I)
 _SUFFIX = re.compile(rb"\s*(?:[Uu]hr|h|H|hrs|hs)\b\.?")
 _HALF = re.compile(
-    rb"\s*(?P<half>[aApP]\.?\s?[mM]\b\.?|nachm\.|vorm\.|\xe4\xb8\x8b\xe5\x8d\x88|\xe4\xb8\x8a\xe5\x8d\x88)"
+    rb"\s*(?P<half>[aApP](?:\.?\s?[mM]\b\.?|\b)|nachm\.|vorm\.|\xe4\xb8\x8b\xe5\x8d\x88|\xe4\xb8\x8a\xe5\x8d\x88)"
 )
 _OFFSET = re.compile(rb"\s*(?:UTC|GMT)?(?P<sign>[+-]|\xe2\x88\x92)(?P<zh>00?)(?::?(?P<zm>00))?" + _END)
 _PLACE = re.compile(rb"\s*[\[(]?(?P<zone>[A-Z][A-Za-z_]+/[A-Z][A-Za-z_/-]+)[\])]?")

@@ -101,6 +101,7 @@ MOMENT_NAMES = _set(
 """Names of columns that hold a whole time."""
 
 SERIES_NAMES = _set(
+    "varname variablename pricearea price_area bidding_zone biddingzone duid region areacode messreihe sensorid deviceid dev_id eui deveui "
     "sensor sensor_id sensorid sensorname sensor_name id unique_id uniqueid item_id itemid series series_id seriesid name tag tagname tag_name channel "
     "channel_id variable variable_name parameter param parametername station station_id stationid stations_id station_name site site_id siteid device device_id "
     "deviceid point pointname point_id location location_id quantity metric entity_id entity signal signalname measurement _measurement _field node node_id meter meter_id "
@@ -108,9 +109,15 @@ SERIES_NAMES = _set(
     "building building_id zone room mac address ts_id key code mp_id plant turbine turbine_id inverter inverter_id source_key"
 )  # fmt: skip
 VALUE_NAMES = _set(
+    "varvalue val_num messung "
     "value values val y reading data measurement messwert wert valeur valor valore waarde værdi varde värde wartość state _value result conc concentration "
     "observation obs_value measured_value num_value numeric_value meter_reading raw_value mean avg"
 )  # fmt: skip
+SENSOR_NAMES = _set(
+    "sensor sensor_id sensorid sensorname sensor_name unique_id uniqueid item_id series series_id seriesid device device_id deviceid station station_id "
+    "stationid station_name tag tagname tag_name channel channel_id entity_id meter meter_id meterid node node_id varname messstelle deveui kanal"
+)  # fmt: skip
+"""Names that say so clearly that a column names the sensor of each row."""
 COUNTER_NAMES = _set(
     "no no. nr nr. # id index idx row rownum row_number rowid record recnbr rec rn n number num lfd lfd.nr lfdnr obs seq sequence unnamed:_0 "
     "zeile nummer item entry entry_id record_number scan counter count_id x level_0"

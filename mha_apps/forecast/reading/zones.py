@@ -51,12 +51,12 @@ def label(zone: Zone | None) -> str | None:
 _STATED = re.compile(
     r"(?<![A-Za-z])(?P<base>UTC|GMT)\s*(?P<sign>[+-−])\s*(?P<hours>\d{1,2})(?::?(?P<minutes>[0-5]\d))?(?!\d)"
     r"|(?P<place>(?:Africa|America|Antarctica|Asia|Atlantic|Australia|Europe|Indian|Pacific|Etc|US)/[A-Za-z_]+(?:/[A-Za-z_]+)?)"
-    r"|(?<![A-Za-z])(?P<bare>UTC|GMT)(?![A-Za-z+-])",
+    r"|(?<![A-Za-z])(?P<bare>UTC|GMT)(?![A-Za-z+_-])",
     re.I,
 )
 _SHORT = re.compile(r"(?<![A-Za-z])([A-Z]{3,4})(?![A-Za-z])")
 _ZONE_WORDS = re.compile(
-    r"time.?zone|zeitzone|fuseau|fuso|huso|tijdzone|\btz\b|offset|\btimes?\b|zeit|uhrzeit|heure|hora", re.I
+    r"time.?zone|zeitzone|fuseau|fuso|huso|tijdzone|\btz\b|offset|\btimes?\b|zeit|uhrzeit|heure|hora|\bhours?\b", re.I
 )
 
 
@@ -66,7 +66,7 @@ def stated_zone(names: Iterable[str], comments: Iterable[str]) -> tuple[str, str
     Abbreviations count in the name of a time column, and above the data where the line speaks of zones.
     """
     for name in names:
-        text = name.replace("_", " ")
+        text = re.sub(r"(?<=[a-z])(UTC|GMT)$", r" \1", name.replace("_", " "))  # HourUTC
         if (found := _stated(text)) is not None:
             return found, f"column {name!r}"
         shorts = [short for short in _SHORT.findall(text) if short in ZONE_OFFSETS]
@@ -77,9 +77,14 @@ def stated_zone(names: Iterable[str], comments: Iterable[str]) -> tuple[str, str
         ]
         if shorts or (lowered and len(name) > len(lowered[0])):
             return (shorts or lowered)[0], f"column {name!r}"
-    for line in list(comments)[:60]:
-        if len(line) > 200 or not _ZONE_WORDS.search(line):
-            continue
+    lines = list(comments)[:60]
+    for before, line in zip(["", *lines], lines, strict=False):
+        place = _STATED.search(line) if len(line) <= 200 else None
+        # A value may stand below its name: timezone,abbreviation / GMT,GMT
+        below = re.search(r"time.?zone", before, re.I) and not re.search(r"time.?zone", line, re.I)
+        if place is None or not (place["place"] or below or _ZONE_WORDS.search(line)):
+            if len(line) > 200 or not _ZONE_WORDS.search(line):
+                continue
         if (found := _stated(line)) is not None:
             return found, f"the line {line[:60]!r}"
         zone_word = re.search(r"zone|fuseau|fuso|huso|\btz\b", line, re.I)
