@@ -18,10 +18,12 @@ from mha_apps.training import Run
 from .baselines import last_value, seasonal_naive
 from .engine import forecast_origins
 from .inputs import Inputs
+from .linear import LinearPath
 from .model import LEVELS, ForecastModel
 from .plot import plot_forecast, safe_name
 from .predict import calibration_of, check_frame, load_model, to_long
-from .trainer import load_frame, make_inputs
+from .trainer import align, load_frame, make_inputs
+from .windows import centre
 
 __all__ = ["Backtest", "backtest", "examine"]
 
@@ -86,6 +88,7 @@ def examine(run: Run | str | Path, csv: str | Path | None = None, *, plots: bool
 
 def evaluate(model: ForecastModel, frame: pd.DataFrame, start: int) -> Backtest:
     """Backtest ``model`` on every origin from row ``start`` of ``frame`` on; observed truths only."""
+    frame = align(model, frame)
     inputs = make_inputs(model, frame)
     horizon = model.horizon
     # The forecasts of the last origins before the block come true inside it; the intervals learn from them.
@@ -119,16 +122,30 @@ def evaluate(model: ForecastModel, frame: pd.DataFrame, start: int) -> Backtest:
 
 @torch.no_grad()
 def baselines(model: ForecastModel, inputs: Inputs, origins: Tensor) -> dict[str, Tensor]:
-    """Point forecasts ``(origins, series, horizon)`` of the linear path, seasonal naive and last value."""
+    """Point forecasts ``(origins, series, horizon)`` of the parts of the model and of what anyone can do.
+
+    ``linear`` is the linear path alone, ``ridge`` that without the correction across channels.
+    """
     past, _ = inputs.windows.every_series(origins)
     # A past without any value has nothing to repeat: the mean of the training rows, zero here, stands in.
     naive = torch.nan_to_num(seasonal_naive(past, model.horizon, model.period), nan=0.0)
     last = torch.nan_to_num(last_value(past, model.horizon), nan=0.0)
-    kept = model.attention_weight.clone()
-    model.attention_weight.zero_()
-    linear, _ = forecast_origins(model, inputs, origins)
-    model.attention_weight.copy_(kept)
-    return {"ridge": linear[..., 0], "seasonal_naive": naive, "last_value": last}
+    whole = inputs.linear
+    linear = linear_forecast(inputs, origins)
+    inputs.linear = LinearPath(whole.weights)
+    ridge = linear_forecast(inputs, origins) if whole.cross is not None else linear
+    inputs.linear = whole
+    return {"linear": linear, "ridge": ridge, "seasonal_naive": naive, "last_value": last}
+
+
+def linear_forecast(inputs: Inputs, origins: Tensor) -> Tensor:
+    """Point forecasts ``(origins, series, horizon)`` of the linear path, in standardised units."""
+    parts = []
+    for part in origins.split(512):
+        past, _ = inputs.windows.every_series(part)
+        z, mask, level = centre(past.double(), inputs.trailing)
+        parts.append((inputs.linear.forecast(z, mask) + level).float())
+    return torch.cat(parts)
 
 
 def summarize(

@@ -74,7 +74,7 @@ class Calibration:
     pace: Tensor
 
     @classmethod
-    def fit(cls, score: Tensor, *, rate: float = 0.02) -> Calibration:
+    def fit(cls, score: Tensor, *, rate: float = 0.03) -> Calibration:
         """Offsets from the scores ``(origins, series, horizon, 4)`` of a held-out block, NaN where unknown.
 
         With too few scores for a step its neighbours are pooled, then all steps of the series, then all series; a
@@ -129,14 +129,22 @@ class Calibration:
             seen = made >= 0
             if bool(seen.any()):
                 new = torch.full((series, horizon, 4), torch.nan, dtype=torch.float64)
+                issued = self.offset.clone()
                 new[:, seen] = score[made[seen], :, step[seen]].transpose(0, 1)
-                self.learn(new)
+                issued[:, seen] = used[made[seen], :, step[seen]].transpose(0, 1)
+                self.learn(new, issued)
             used[origin] = self.offset
         return bounds(forecast, used)
 
-    def learn(self, score: Tensor) -> None:
-        """Move each bound after one outcome per series and step ``(series, horizon, 4)``; NaN moves nothing."""
-        missed = (score > self.offset).double()
+    def learn(self, score: Tensor, issued: Tensor) -> None:
+        """Move each bound after one outcome per series and step; a NaN moves nothing.
+
+        Args:
+            score: ``(series, horizon, 4)``.
+            issued: the offsets that the forecast was given with, same shape. Misses are counted against these: a
+                bound then moves until its share of misses is right, however late outcomes come.
+        """
+        missed = (score > issued).double()
         step = self.pace * (missed - MISS)
         self.offset = self.offset + torch.where(torch.isfinite(score), step, 0.0)
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from .calendar import encode, extend
+from .linear import LinearPath
 from .windows import Scaler, Windows, centre
 
 __all__ = ["GROUP", "Inputs"]
@@ -30,7 +31,7 @@ class Inputs:
         windows: Windows,
         index: pd.DatetimeIndex,
         *,
-        linear: Tensor,
+        linear: LinearPath,
         scaler: Scaler,
         patch: int,
         trailing: int,
@@ -73,7 +74,7 @@ class Inputs:
         return {
             "past": past.float(),
             "mask": mask.float(),
-            "linear": (past @ self.linear).float(),
+            "linear": self.linear.forecast(past, mask).float(),
             "target": target.float(),
             "weight": known.float(),
             "level": level.float(),

@@ -17,7 +17,7 @@ from .engine import forecast_origins
 from .inputs import Inputs
 from .model import ForecastModel
 from .plot import plot_forecast, safe_name
-from .trainer import load_frame, make_inputs
+from .trainer import align, load_frame, make_inputs
 
 __all__ = ["calibration_of", "load_model", "predict", "tail_of"]
 
@@ -92,12 +92,15 @@ def predict(
 
 def forecast_frame(model: ForecastModel, frame: pd.DataFrame, *, levels: tuple[int, ...] = (80,)) -> pd.DataFrame:
     """:func:`predict` for a frame that is at hand, with a ``DatetimeIndex`` of fixed frequency."""
+    names = [str(name) for name in frame.columns]
+    frame = align(model, frame)
     recent = frame.iloc[-model.look_back :]
     inputs = make_inputs(model, recent)
     forecast, _ = forecast_origins(model, inputs, torch.tensor([len(recent)]))
     values = bounds(forecast[0], calibration_of(model, inputs).offset).numpy()
     values = inputs.scaler.backward(values, axis=0)
-    return to_long(values, list(frame.columns), extend(frame.index, model.horizon), levels)
+    place = [frame.columns.get_loc(name) for name in names]
+    return to_long(values[place], names, extend(frame.index, model.horizon), levels)
 
 
 def to_long(values: np.ndarray, names: list[str], times: pd.DatetimeIndex, levels: tuple[int, ...]) -> pd.DataFrame:

@@ -9,15 +9,14 @@ products, one pass over the windows, so memory does not grow with their number.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from .windows import Windows, centre
 
-__all__ = ["Moments", "accumulate", "error", "fit", "solve"]
+__all__ = ["Moments", "accumulate", "error", "solve"]
 
 OBSERVED = 0.8  # a window with fewer of its inputs observed says too little about the covariance
 
@@ -95,40 +94,3 @@ def error(weights: Tensor, windows: Windows, origins: Tensor, *, trailing: int) 
         total += float(gap[known].square().sum())
         count += int(known.sum())
     return total / count if count else float("nan")
-
-
-@dataclass
-class Fit:
-    """The chosen linear map ``weights`` ``(look_back, horizon)`` and how it was chosen."""
-
-    weights: Tensor
-    penalty: float
-    look_backs: tuple[int, ...]
-    trials: list[dict[str, float]] = field(default_factory=list)
-
-
-def fit(
-    windows: Windows,
-    train: Tensor,
-    validation: Tensor,
-    *,
-    trailing: int,
-    look_backs: Sequence[int],
-    penalties: Sequence[float] = (0.01, 0.1, 1.0),
-) -> Fit:
-    """Fit on the origins ``train``, choose the penalty on ``validation``, average over ``look_backs``.
-
-    The mean of linear maps is a linear map, so the average costs nothing when forecasting.
-    """
-    moments = accumulate(windows, train, trailing=trailing)
-    usable = tuple(sorted({min(length, windows.look_back) for length in look_backs}))
-    trials, best = [], None
-    for penalty in penalties:
-        weights = torch.stack([solve(moments, look_back=length, penalty=penalty) for length in usable]).mean(0)
-        mse = error(weights, windows, validation, trailing=trailing)
-        trials.append({"penalty": penalty, "mse": mse})
-        if best is None or mse < best[0]:
-            best = (mse, penalty, weights)
-    if best is None:
-        raise ValueError("penalties is empty")
-    return Fit(weights=best[2], penalty=best[1], look_backs=usable, trials=trials)

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 from mha_apps.training import Run, Task, fit, resolve_device, resolve_precision, seed_everything
 
-from . import ridge
 from .conformal import Calibration, scores
 from .engine import forecast_origins
 from .inputs import Inputs
+from .linear import LinearPath, fit_linear, thin, whole
 from .model import LEVELS, ForecastModel
 from .plan import Plan, make_plan
 from .reading import read_sensor_csv
@@ -27,7 +27,6 @@ from .windows import Scaler, Windows
 
 __all__ = ["load_frame", "train"]
 
-MOST_WINDOWS = 400_000  # windows that the closed form looks at; beyond them origins are skipped evenly
 VALIDATION_ORIGINS = 192  # origins in a validation during training; the choice afterwards uses every one
 
 
@@ -98,13 +97,7 @@ def build(frame: pd.DataFrame, plan: Plan, recipe: ForecastRecipe) -> tuple[Fore
     values = frame.to_numpy(dtype=np.float64)
     scaler = Scaler.fit(values[: plan.train[1]])
     windows = Windows(scaler.forward(values), look_back=plan.look_back, horizon=recipe.horizon)
-    linear = ridge.fit(
-        windows,
-        thin(whole(plan.train, recipe.horizon), windows.series),
-        thin(whole(plan.validation, recipe.horizon), windows.series),
-        trailing=plan.trailing,
-        look_backs=plan.look_backs,
-    )
+    linear, chosen = fit_linear(windows, plan, channels=recipe.channels)
     seed_everything(recipe.seed)
     index = frame.index
     model = ForecastModel(
@@ -126,7 +119,7 @@ def build(frame: pd.DataFrame, plan: Plan, recipe: ForecastRecipe) -> tuple[Fore
         members=recipe.members,
     )
     model.artifacts = {
-        "linear": linear.weights,
+        **linear.tensors(),
         "mean": torch.from_numpy(scaler.mean),
         "scale": torch.from_numpy(scaler.scale),
         "known_until": torch.tensor(index[-1].as_unit("ns").value, dtype=torch.int64),
@@ -139,15 +132,27 @@ def build(frame: pd.DataFrame, plan: Plan, recipe: ForecastRecipe) -> tuple[Fore
     facts = {
         "plan": asdict(plan),
         "series": list(model.series),
-        "linear": {"penalty": linear.penalty, "look_backs": linear.look_backs, "trials": linear.trials},
+        "linear": chosen,
     }
     return model, facts
+
+
+def align(model: ForecastModel, frame: pd.DataFrame) -> pd.DataFrame:
+    """``frame`` with the model's series first and in its order, then those that it does not know.
+
+    A correction across channels needs every channel: those that ``frame`` lacks are then empty columns.
+    """
+    frame = frame.rename(columns=str)
+    known = [name for name in model.series if name in frame.columns or "cross_weights" in model.artifacts]
+    others = [name for name in frame.columns if name not in model.series]
+    return frame.reindex(columns=known + others)
 
 
 def make_inputs(model: ForecastModel, frame: pd.DataFrame) -> Inputs:
     """Batches of windows over ``frame``, standardised as in training.
 
-    A series that the model does not know gets the scale of its own rows and the unknown identity.
+    A series that the model does not know gets the scale of its own rows and the unknown identity. The columns are
+    as :func:`align` puts them.
     """
     values = frame.to_numpy(dtype=np.float64)
     place = {name: number for number, name in enumerate(model.series)}
@@ -161,23 +166,13 @@ def make_inputs(model: ForecastModel, frame: pd.DataFrame) -> Inputs:
     return Inputs(
         windows,
         frame.index,
-        linear=model.artifacts["linear"],
+        linear=LinearPath.from_tensors(model.artifacts),
         patch=model.patch,
         trailing=model.trailing,
         cycles=model.cycles,
         identities=torch.tensor([0 if known is None else known + 1 for known in columns]),
         scaler=own,
     )
-
-
-def whole(block: tuple[int, int], horizon: int) -> Tensor:
-    """The origins of a block whose first ``horizon`` future rows lie inside it."""
-    return torch.arange(block[0], max(block[0] + 1, block[1] - horizon + 1))
-
-
-def thin(origins: Tensor, series: int, most: int = MOST_WINDOWS) -> Tensor:
-    """Every n-th origin, so that origins times series stays within ``most``."""
-    return origins[:: max(1, -(-len(origins) * series // most))]
 
 
 def loss(forecast: Tensor, target: Tensor, weight: Tensor) -> Tensor:

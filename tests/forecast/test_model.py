@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from mha_apps.forecast.inputs import Inputs
+from mha_apps.forecast.linear import LinearPath
 from mha_apps.forecast.model import ForecastModel
 from mha_apps.forecast.windows import Scaler, Windows
 
@@ -36,7 +37,7 @@ def batch():
     inputs = Inputs(
         windows,
         pd.date_range("2024", periods=80, freq="h"),
-        linear=torch.from_numpy(0.1 * rng.normal(size=(LOOK_BACK, HORIZON))),
+        linear=LinearPath(torch.from_numpy(0.1 * rng.normal(size=(LOOK_BACK, HORIZON)))),
         scaler=Scaler.fit(values),
         patch=PATCH,
         trailing=8,

@@ -1,0 +1,127 @@
+"""The linear path as a whole: its choice of penalty, and the correction across channels."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from sklearn.linear_model import Ridge
+
+from mha_apps.forecast import cross, ridge
+from mha_apps.forecast.linear import LinearPath, fit_linear, whole
+from mha_apps.forecast.plan import make_plan
+from mha_apps.forecast.recipe import ForecastRecipe
+from mha_apps.forecast.selection import judge, rolling_folds
+from mha_apps.forecast.windows import Scaler, Windows, centre
+
+LOOK_BACK, HORIZON = 24, 4
+
+
+def led(rows=900, lag=5, seed=0):
+    """Two channels: the second follows the first ``lag`` rows later, and is otherwise unpredictable."""
+    rng = np.random.default_rng(seed)
+    first = rng.normal(size=rows)
+    second = np.roll(first, lag) + 0.1 * rng.normal(size=rows)
+    return np.stack([first, second], 1)
+
+
+def plan_for(values, **changes):
+    frame = pd.DataFrame(values, index=pd.date_range("2024", periods=len(values), freq="h"))
+    recipe = ForecastRecipe(csv="x", horizon=HORIZON, look_back=LOOK_BACK, **changes)
+    plan = make_plan(frame, recipe)
+    scaled = Scaler.fit(values[: plan.train[1]]).forward(values[: plan.test[0]])
+    return Windows(scaled, look_back=plan.look_back, horizon=HORIZON), plan
+
+
+def test_summaries_are_means_over_stretches_that_double():
+    past = torch.arange(12.0)[None]
+    mask = torch.ones_like(past)
+    mask[0, 11] = 0
+    stretches = [[], [9, 10], [6, 7, 8], [0, 1, 2, 3, 4, 5]]
+    expected = [np.mean(stretch) if stretch else 0.0 for stretch in stretches]
+    assert cross.summarise(past * mask, mask)[0].tolist() == pytest.approx(expected)
+
+
+def test_the_correction_is_ridge_regression_on_the_residuals_of_the_base():
+    values = led(300)
+    windows = Windows(values, look_back=LOOK_BACK, horizon=HORIZON)
+    base = torch.from_numpy(np.random.default_rng(1).normal(size=(LOOK_BACK, HORIZON)) * 0.1)
+    origins = torch.arange(30, 290)
+    found = cross.solve(cross.accumulate(windows, base, origins, trailing=6), channels=2, penalty=0.5)
+
+    past, future = windows.every_series(origins)
+    z, mask, level = centre(past.double(), 6)
+    features = cross.summarise(z, mask).flatten(1).numpy()
+    residual = (future - level - z @ base).flatten(1).numpy()
+    centred = features - features.mean(0)
+    alpha = 0.5 * (centred**2).sum() / features.shape[1]
+    reference = Ridge(alpha=alpha).fit(features, residual)
+    np.testing.assert_allclose(found.weights.flatten(1), reference.coef_.T, atol=1e-5)
+
+
+def test_a_channel_that_leads_another_is_found_and_used():
+    windows, plan = plan_for(led())
+    path, facts = fit_linear(windows, plan, channels=True)
+    alone, _ = fit_linear(windows, plan, channels=False)
+    assert facts["cross"]["kept"]
+    past, future = windows.every_series(whole(plan.calibration, HORIZON))
+    z, mask, level = centre(past.double(), plan.trailing)
+
+    def error(of):
+        return float((of.forecast(z, mask) + level - future)[:, 1].square().mean())
+
+    assert error(path) < 0.7 * error(alone)
+
+
+def test_channels_that_say_nothing_about_each_other_are_left_alone():
+    windows, plan = plan_for(np.random.default_rng(3).normal(size=(900, 3)))
+    path, facts = fit_linear(windows, plan, channels=True)
+    assert not facts["cross"]["kept"]
+    assert path.cross is None
+
+
+def test_the_penalty_with_the_smaller_validation_error_is_kept():
+    windows, plan = plan_for(led())
+    _, facts = fit_linear(windows, plan, channels=False, penalties=(0.01, 100.0))
+    errors = {trial["penalty"]: trial["mse"] for trial in facts["trials"]}
+    assert errors[facts["penalty"]] == min(errors.values())
+
+
+def test_the_moments_of_the_whole_training_block_are_used_once_each():
+    windows, plan = plan_for(led())
+    path, facts = fit_linear(windows, plan, channels=False)
+    moments = ridge.accumulate(windows, whole(plan.train, HORIZON), trailing=plan.trailing)
+    each = [ridge.solve(moments, look_back=length, penalty=facts["penalty"]) for length in plan.look_backs]
+    torch.testing.assert_close(path.weights, torch.stack(each).mean(0))
+
+
+def test_a_path_is_the_same_after_saving():
+    windows, plan = plan_for(led())
+    path, _ = fit_linear(windows, plan, channels=True)
+    again = LinearPath.from_tensors(path.tensors())
+    past, _ = windows.every_series(torch.tensor([300]))
+    z, mask, _ = centre(past.double(), plan.trailing)
+    assert torch.equal(again.forecast(z, mask), path.forecast(z, mask))
+
+
+def test_folds_train_before_they_score_and_follow_each_other():
+    folds = rolling_folds((0, 1000), folds=3, horizon=48)
+    assert len(folds) == 3
+    assert folds[0][0] == (0, 500)
+    assert folds[-1][1][1] == 1000
+    assert all(train == (0, scored[0]) for train, scored in folds)
+    assert rolling_folds((0, 200), folds=3, horizon=48) == [((0, 100), (100, 150)), ((0, 150), (150, 200))]
+    assert rolling_folds((0, 60), folds=3, horizon=48) == []
+
+
+@pytest.mark.parametrize(
+    ("gains", "kept"),
+    [
+        ([0.02, 0.03, 0.025, 0.02], True),
+        ([-0.01, -0.01, -0.01, 0.2], False),  # most folds disagree
+        ([0.1, -0.09, 0.1, -0.08], False),  # the gain is within its error
+        ([0.5], False),  # one fold proves nothing
+        ([], False),
+    ],
+)
+def test_a_component_is_kept_only_if_its_gain_repeats(gains, kept):
+    assert judge(gains).kept is kept
