@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,9 @@ from .position import ScoreBias
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["AttentionMaps", "plot_attention", "record_attention", "rollout"]
+__all__ = [
+    "AttentionMaps", "HeadStatistics", "head_statistics", "plot_attention", "record_attention", "rollout",
+]  # fmt: skip
 
 
 class AttentionMaps(dict[str, Tensor]):
@@ -27,6 +29,11 @@ class AttentionMaps(dict[str, Tensor]):
     ``maps[0]`` is the first layer's, ``maps["blocks.0.attention"]`` the same by name. A layer that ran more than
     once holds its last call.
     """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        #: The key position at which each query of a layer's map stands, (query,), by the name of the layer.
+        self.positions: dict[str, Tensor] = {}
 
     def __getitem__(self, layer: str | int) -> Tensor:
         return list(self.values())[layer] if isinstance(layer, int) else super().__getitem__(layer)
@@ -52,14 +59,18 @@ def record_attention(
         limit: bytes that all maps together may take.
 
     Raises:
-        ValueError: there is no such layer; or the maps would take more than ``limit``, with the estimate.
+        ValueError: there is no such layer, or no attention at all; or the maps would take more than ``limit``,
+            with the estimate.
     """
     found = {name: module for name, module in model.named_modules() if isinstance(module, MultiHeadAttention)}
+    if not found:
+        raise ValueError(f"{type(model).__name__} holds no MultiHeadAttention: call replace_attention(model) first")
     names = list(found)
     if layers is not None:
         chosen = []
         for layer in layers:
-            if (isinstance(layer, str) and layer not in found) or (isinstance(layer, int) and layer >= len(names)):
+            known = layer in found if isinstance(layer, str) else -len(names) <= layer < len(names)
+            if not known:
                 raise ValueError(f"no attention layer {layer!r}: there are {names}")
             chosen.append(layer if isinstance(layer, str) else names[layer])
         names = [name for name in names if name in chosen]
@@ -71,7 +82,8 @@ def record_attention(
         def record(query: Tensor, key: Tensor, mask: Mask | None, biases: Sequence[ScoreBias]) -> None:
             length, key_length = query.shape[2], key.shape[2]
             rows = torch.arange(length, device=query.device)
-            rows = rows if queries is None else rows[queries]
+            if queries is not None:
+                rows = rows[queries if isinstance(queries, slice) else list(queries)]
             shape = (*query.shape[:2], len(rows), key_length)
             estimate = len(names) * math.prod(shape) * 4
             if estimate > limit:
@@ -84,6 +96,7 @@ def record_attention(
             allowed = None if mask is None else mask.at(rows, columns, length, key_length, query.shape[1])
             bias = sum_biases(biases, grid)
             maps[name] = attention_weights(query[:, :, rows], key, allowed, bias).float()
+            maps.positions[name] = rows + (key_length - length)
 
         return record
 
@@ -94,6 +107,154 @@ def record_attention(
     finally:
         for name in names:
             found[name].recorder = before[name]
+
+
+# A head is called ill from these numbers on, see ``head_statistics``.
+ON_ONE_TOKEN = 0.9
+UNIFORM = 0.99
+COPIES = 0.95
+
+
+class HeadStatistics(dict[str, Any]):
+    """What ``head_statistics`` found: plain numbers and words, which ``json.dumps`` takes; printed, it is a table."""
+
+    @property
+    def ill(self) -> list[str]:
+        """A sentence for each head that is ill."""
+        return [
+            f"{layer}, head {head['head']}: {word}"
+            for layer, found in self.items()
+            for head in found["heads"]
+            for word in head["ill"]
+        ]
+
+    def __str__(self) -> str:
+        """One row per head, 80 columns wide, and what is ill about each below."""
+        lines = [f"{'layer':<26} head  entropy  largest mass (on)  distance  most like"]
+        for layer, found in self.items():
+            name = layer if len(layer) <= 26 else "…" + layer[-25:]
+            for head in found["heads"]:
+                if head["entropy"] is None:
+                    lines.append(f"{name:<26} {head['head']:>4}  no query may attend to anything")
+                    continue
+                mass = f"{head['largest_mass']:.2f} ({head['token']})"
+                near = "" if head["nearest"] is None else f"{head['nearest']} ({head['overlap']:.2f})"
+                lines.append(
+                    f"{name:<26} {head['head']:>4}  {head['entropy']:>7.2f}  {mass:>17}"
+                    f"  {head['mean_distance']:>8.1f}  {near:>9}"
+                )
+        return "\n".join([*lines, "", *(self.ill or ["no head is ill"])])
+
+
+def head_statistics(
+    maps: AttentionMaps | Mapping[str, Tensor] | Sequence[Tensor], positions: Sequence[int] | Tensor | None = None
+) -> HeadStatistics:
+    """How each head spreads its attention, and which heads are ill.
+
+    Queries that may attend to nothing are left out. All numbers are means over the other queries and the batch:
+
+    - ``entropy`` of the weights over its maximum, the logarithm of the number of keys on which any head of the
+      layer has weight, so that masked keys do not count (Ghader and Monz 2017 use it in nats). Queries with one
+      such key have no choice, and are left out.
+    - ``largest_mass``: the mean weight, over queries, of the key that gets most of it, and ``token``, that key's
+      position in most samples (an attention sink, Xiao et al. 2024).
+    - ``mean_distance`` of key and query in tokens, weighted by attention. It says nothing in cross-attention.
+    - ``overlap`` with the ``nearest`` other head: the sum over keys of the smaller of the two weights, 1 for the
+      same map and 0 for heads that share no key. ``similarity`` holds it for each pair.
+
+    ``ill`` says in words what is wrong, if anything: all on one token (largest_mass at least 0.9, of two or more
+    queries), uniform (entropy at least 0.99), a copy (overlap of at least 0.95 with an earlier head, neither being
+    ill otherwise).
+
+    Args:
+        maps: what ``record_attention`` gave, or weights (batch, heads, query, key) by name or in order.
+        positions: the key position at which each query of the maps stands, (query,), for maps of some queries that
+            ``record_attention`` did not make; it remembers them. Without, queries are the last positions.
+
+    Returns:
+        by layer ``{"heads": [{"head", "entropy", "largest_mass", "token", "mean_distance", "nearest", "overlap",
+        "ill"}, ...], "similarity": [[...], ...]}``; numbers are None where no query may attend to anything.
+
+    Raises:
+        ValueError: no maps; a map that is not 4-D or holds NaN; positions that are not one per query.
+    """
+    layers = dict(maps) if isinstance(maps, Mapping) else {f"layer {i}": weights for i, weights in enumerate(maps)}
+    if not layers:
+        raise ValueError("head_statistics got no maps: was the model called inside record_attention?")
+    known = maps.positions if isinstance(maps, AttentionMaps) else {}
+    statistics = HeadStatistics()
+    for name, weights in layers.items():
+        if weights.dim() != 4:
+            raise ValueError(f"maps are (batch, heads, query, key), {name} is of shape {tuple(weights.shape)}")
+        if bool(weights.isnan().any()):
+            raise ValueError(f"the map of {name} holds NaN")
+        length, key_length = weights.shape[2:]
+        stands = known.get(name) if positions is None else torch.as_tensor(positions)
+        stands = torch.arange(key_length - length, key_length) if stands is None else stands
+        if stands.shape != (length,):
+            raise ValueError(f"positions are one per query, got {tuple(stands.shape)} for {length} queries of {name}")
+        statistics[name] = _layer_statistics(weights.detach().float(), stands.to(weights.device))
+    return statistics
+
+
+def _layer_statistics(weights: Tensor, positions: Tensor) -> dict[str, Any]:
+    """One layer of ``head_statistics``; (batch, heads, query, key) and (query,)."""
+    heads, key_length = weights.shape[1], weights.shape[3]
+    present = weights.sum(dim=-1) > 0  # (batch, heads, query)
+    choices = (weights > 0).any(dim=1).sum(dim=-1).unsqueeze(1).expand_as(present)
+    entropy = torch.special.entr(weights).sum(dim=-1) / choices.clamp(min=2).log()
+    distance = (torch.arange(key_length, device=weights.device) - positions.unsqueeze(1)).abs().float()
+    mass = weights.sum(dim=2) / present.sum(dim=2).clamp(min=1).unsqueeze(-1)  # (batch, heads, key)
+    largest, token = mass.max(dim=-1)
+    overlap = torch.stack([_overlap(weights, weights[:, [head]]) for head in range(heads)])
+    found: list[dict[str, Any]] = []
+    for head in range(heads):
+        rows, samples = present[:, head], present[:, head].any(dim=-1)
+        if not bool(rows.any()):
+            numbers = dict.fromkeys(("entropy", "largest_mass", "token", "mean_distance", "nearest", "overlap"))
+            found.append({"head": head, **numbers, "ill": []})
+            continue
+        free = rows & (choices[:, head] > 1)
+        others = [other for other in range(heads) if other != head and bool(present[:, other].any())]
+        nearest = others[int(overlap[head, others].argmax())] if others else None
+        found.append(
+            {
+                "head": head,
+                "entropy": float(entropy[:, head][free].mean()) if bool(free.any()) else 0.0,
+                "largest_mass": float(largest[samples, head].mean()),
+                "token": int(token[samples, head].mode().values),
+                "mean_distance": float((weights[:, head] * distance).sum(dim=-1)[rows].mean()),
+                "nearest": nearest,
+                "overlap": None if nearest is None else float(overlap[head, nearest]),
+                "ill": [],
+            }
+        )
+    _diagnose(found, overlap, several=bool((present.sum(dim=2) > 1).any()), choice=bool((choices > 1).any()))
+    return {"heads": found, "similarity": overlap.tolist()}
+
+
+def _overlap(weights: Tensor, other: Tensor) -> Tensor:
+    """Per head, the mean over queries that both answer of what the two maps have in common, (heads,)."""
+    common = torch.minimum(weights, other).sum(dim=-1)
+    both = (weights.sum(dim=-1) > 0) & (other.sum(dim=-1) > 0)
+    return common.sum(dim=(0, 2)) / both.sum(dim=(0, 2)).clamp(min=1)
+
+
+def _diagnose(heads: list[dict[str, Any]], overlap: Tensor, *, several: bool, choice: bool) -> None:
+    """Fill in ``ill``; with a single query or a single key there is nothing to be ill of."""
+    answered = [head for head in heads if head["entropy"] is not None and choice]
+    for head in answered:
+        if several and head["largest_mass"] >= ON_ONE_TOKEN:
+            head["ill"].append(f"all on one token, {head['largest_mass']:.0%} on token {head['token']}")
+        if head["entropy"] >= UNIFORM:
+            head["ill"].append(f"uniform, with {head['entropy']:.1%} of the largest entropy")
+    well = [head for head in answered if not head["ill"]]
+    for number, head in enumerate(well):
+        for earlier in well[:number]:
+            shared = float(overlap[head["head"], earlier["head"]])
+            if shared >= COPIES:
+                head["ill"].append(f"a copy of head {earlier['head']}, {shared:.0%} the same")
+                break
 
 
 def rollout(maps: AttentionMaps | Sequence[Tensor]) -> Tensor:
