@@ -60,6 +60,7 @@ def decode(data: bytes | Path, *, size: tuple[int, int] | None = None, channels:
     Raises:
         Unreadable: the image is missing, empty, truncated, too large, or no image at all.
     """
+    data = _small_in_memory(data)
     if (array := _small_jpeg(data, channels)) is not None:
         if size is None or array.shape[1:] == size:
             return array
@@ -103,7 +104,7 @@ def decode_all(
     stream = iter(images)
     workers = min(8, cpu_count() or 1)
     with ThreadPoolExecutor(workers) as pool:
-        while group := list(islice(stream, 16 * workers)):
+        while group := [_small_in_memory(data) for data in islice(stream, 16 * workers)]:
             # Small images spend their time in Python, which threads would only make slower.
             large = any(isinstance(data, Path) or len(data) > SMALL for data in group)
             yield from pool.map(one, group) if large else map(one, group)
@@ -123,6 +124,17 @@ def probe(data: bytes | Path) -> tuple[int, int, int]:
         except Exception as error:
             raise Unreadable("truncated or damaged") from error
         return height, width, 1 if image.mode in ("1", "L", "LA", "I", "F") or "I;16" in image.mode else 3
+
+
+def _small_in_memory(data: bytes | Path) -> bytes | Path:
+    """The bytes of a small file that is there; anything else as it is."""
+    if isinstance(data, Path):
+        try:
+            if 0 < data.stat().st_size <= SMALL:
+                return data.read_bytes()
+        except OSError:
+            pass  # opening it again says what is wrong
+    return data
 
 
 def _small_jpeg(data: bytes | Path, channels: int) -> NDArray[np.uint8] | None:

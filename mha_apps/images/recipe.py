@@ -19,13 +19,13 @@ class ImageRecipe(TrainingRecipe):
     validation: float = 0.1
     """Share of the training images held out to select the weights, where the data has no validation split."""
     crop: int | None = None
-    """Pixels of reflected border for random crops; an eighth of the side when not given, 0 turns it off."""
+    """Pixels of reflected border for random crops; when not given an eighth of the side, 0 below 16 pixels."""
     flip: bool | None = None
     """Left-right flip, alternating between epochs; on unless the data is `digits`."""
     policy: Literal["none", "trivial", "rand"] = "none"
     """Colour and geometry: TrivialAugment, or RandAugment with two operations of strength 9 of 30."""
     erasing: float = 0.0
-    """Probability with which a random rectangle of an image is replaced by noise."""
+    """Probability with which a random rectangle of an image gets the mean colour."""
     mixup: float = 0.0
     """Beta parameter of mixup; 0 turns it off. With cutmix too, each image gets one of both."""
     cutmix: float = 0.0

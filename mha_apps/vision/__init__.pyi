@@ -1,4 +1,10 @@
+from .explain import Explanation as Explanation
+from .explain import explain as explain
+from .explain import plot_explanation as plot_explanation
 from .model import ViT as ViT
+from .predict import find_images as find_images
+from .predict import predict as predict
+from .predict import predict_rows as predict_rows
 from .presets import PRESETS as PRESETS
 from .recipe import VitRecipe as VitRecipe
 from .train import evaluate as evaluate

@@ -14,7 +14,10 @@ __all__ = ["VitRecipe"]
 class VitRecipe(ImageRecipe):
     """How a ViT is trained. A field of the model that is not given is the preset's."""
 
-    default_budget: ClassVar[tuple[str, float]] = ("epochs", 60)
+    default_budget: ClassVar[tuple[str, float]] = ("epochs", 40)
+
+    learning_rate: float = 2e-3
+    """Peak learning rate, reached after the warm-up."""
 
     preset: str = "auto"
     """Shape of the model; auto picks one by the image size. See `vit presets`."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import torch
 import torch.nn.functional as F
 from einops import rearrange
@@ -76,7 +78,7 @@ class ConvStem(nn.Module):
         halvings = side.bit_length() - 1
         widths = [channels] + [dim >> (halvings - number) for number in range(halvings + 1)]
         layers: list[nn.Module] = []
-        for number, (before, after) in enumerate(zip(widths[:-1], widths[1:], strict=True)):
+        for number, (before, after) in enumerate(pairwise(widths)):
             stride = 1 if number == 0 else 2
             layers += [
                 nn.Conv2d(before, after, 3, stride, padding=1, bias=False),

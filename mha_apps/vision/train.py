@@ -12,6 +12,7 @@ from mha_apps.images.source import ImageSet, load, with_classes
 from mha_apps.training.device import resolve_device, resolve_precision
 from mha_apps.training.loop import fit
 from mha_apps.training.random import seed_everything
+from mha_apps.training.report import Report, curves
 from mha_apps.training.run import Run
 from mha_apps.vision.model import ViT
 from mha_apps.vision.presets import find_preset
@@ -33,7 +34,7 @@ def train(
         recipe: data, model and training; the defaults train on the digits. The run's own when None and resuming.
         out: the run folder; ``runs/vit-DATE-TIME`` when None.
         force: replace the run that ``out`` holds.
-        resume: a run folder to continue, by the recipe that it was started with.
+        resume: a run folder to continue where its last checkpoint stands.
 
     Raises:
         InputError: the data, the recipe or the folder cannot be used. Nothing has been written then.
@@ -51,7 +52,26 @@ def train(
         run = Run.create(out, recipe, "vit", force=force)
     summary = fit(task, recipe, run)
     run.write_summary(summary | {"train": images.describe(), "validation": validation.describe()})
+    _report(run, model, validation)
     return run
+
+
+def _report(run: Run, model: ViT, validation: ImageSet) -> None:
+    """Learning curves and a few explained images, as pictures and as a page."""
+    import pandas as pd
+
+    from mha_apps.vision.explain import explain, plot_explanation
+
+    drawn = curves(run.metrics())
+    drawn.savefig(run.plots_dir / "curves.png", dpi=120)
+    few = slice(0, 6)
+    maps = plot_explanation(explain(model, validation.images[few]), model.classes, validation.labels[few])
+    maps.savefig(run.plots_dir / "attention.png", dpi=120)
+    report = Report(f"ViT on {run.recipe(VitRecipe).data}")
+    report.table(pd.DataFrame({"value": {name: str(value) for name, value in run.summary().items()}}))
+    report.heading("Learning curves").figure(drawn, "Loss and accuracy on the validation images by epoch.")
+    report.heading("Attention").figure(maps, "Validation images, and where the model looks: bright counts more.")
+    report.write(run.path / "report.html")
 
 
 def build(recipe: VitRecipe, images: ImageSet, mean: list[float], std: list[float]) -> ViT:

@@ -1,0 +1,126 @@
+"""Where a ViT looks: attention laid over the images that it classifies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F
+from einops import rearrange
+from torch import Tensor
+
+from mha_apps.attention import record_attention, rollout
+from mha_apps.images.augment import normalize
+from mha_apps.training.run import Run
+from mha_apps.vision.model import ViT
+from mha_apps.vision.train import load_model
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["Explanation", "explain", "plot_explanation"]
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """How much each patch counts for what the classifier reads. Every map of an image sums to 1.
+
+    Attributes:
+        images: (batch, channels, height, width) uint8, what was explained.
+        probabilities: (batch, classes).
+        rollout: attention through all layers (Abnar and Zuidema 2020), (batch, rows, columns).
+        heads: the attention of the last layer, (batch, heads, rows, columns).
+    """
+
+    images: Tensor
+    probabilities: Tensor
+    rollout: Tensor
+    heads: Tensor
+
+
+@torch.no_grad()
+def explain(run: Run | str | Path | ViT, images: Tensor) -> Explanation:
+    """Attention maps of images.
+
+    The classifier's view is the class token's row of the maps; with mean pooling the mean of all patches' rows;
+    with attention pooling the rows weighted as the pooling weighs them.
+
+    Args:
+        run: the run folder, or the model itself.
+        images: (batch, channels, height, width) uint8, of the model's size.
+
+    Raises:
+        InputError: no run in the folder.
+    """
+    model = (run if isinstance(run, ViT) else load_model(run)).eval()
+    device = next(model.parameters()).device
+    with record_attention(model) as maps:
+        logits = model(normalize(images.to(device), model.mean, model.std))
+    layers = [weights for name, weights in maps.items() if name.startswith("encoder.")]
+    tokens = layers[0].shape[-1]
+    view = torch.zeros(len(images), tokens, device=device)
+    if model.pool == "class":
+        view[:, 0] = 1
+    elif model.pool == "mean":
+        view[:, model.prefix :] = 1 / (tokens - model.prefix)
+    else:
+        view = maps["pool_attention"].mean(dim=1)[:, 0]
+    rows, columns = model.grid
+
+    def patches(weights: Tensor) -> Tensor:
+        seen = weights[..., model.prefix :]
+        seen = seen / seen.sum(dim=-1, keepdim=True).clamp(min=1e-12)
+        return rearrange(seen, "... (h w) -> ... h w", h=rows, w=columns).cpu()
+
+    return Explanation(
+        images=images.cpu(),
+        probabilities=logits.float().softmax(dim=1).cpu(),
+        rollout=patches(torch.einsum("bq,bqk->bk", view, rollout(layers))),
+        heads=patches(torch.einsum("bq,bhqk->bhk", view, layers[-1])),
+    )
+
+
+def plot_explanation(
+    explanation: Explanation,
+    classes: Sequence[str],
+    labels: Tensor | None = None,
+    *,
+    heads: bool = False,
+) -> Figure:
+    """One row for each image: the image, the rollout over it, and the last layer over it.
+
+    Args:
+        explanation: of :func:`explain`.
+        classes: names.
+        labels: (batch,) the true classes, shown beside the prediction.
+        heads: every head of the last layer by itself, not their mean.
+    """
+    from matplotlib.figure import Figure
+
+    maps = [("rollout", explanation.rollout)]
+    if heads:
+        maps += [(f"head {number}", explanation.heads[:, number]) for number in range(explanation.heads.shape[1])]
+    else:
+        maps += [("last layer", explanation.heads.mean(dim=1))]
+    count, height, width = len(explanation.images), *explanation.images.shape[2:]
+    figure = Figure(figsize=(1.9 * (1 + len(maps)), 2.15 * count), layout="constrained")
+    for row, axes in enumerate(figure.subplots(count, 1 + len(maps), squeeze=False)):
+        picture = explanation.images[row].permute(1, 2, 0).numpy()
+        grey = {"cmap": "gray", "vmin": 0, "vmax": 255} if picture.shape[2] == 1 else {}
+        for column, ax in enumerate(axes):
+            ax.set_axis_off()
+            ax.imshow(picture, **grey)
+            if column:
+                name, values = maps[column - 1]
+                large = F.interpolate(values[row][None, None], (height, width), mode="bicubic")[0, 0]
+                ax.imshow(large.clamp(min=0), cmap="inferno", alpha=0.6)
+                ax.set_title(name, fontsize=8)
+        probability, number = explanation.probabilities[row].max(dim=0)
+        title = f"{classes[number]} ({probability:.0%})"
+        if labels is not None and int(labels[row]) != int(number):
+            title += f"\nis {classes[int(labels[row])]}"
+        axes[0].set_title(title, fontsize=8)
+    return figure
