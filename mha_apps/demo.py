@@ -5,8 +5,11 @@ from __future__ import annotations
 import shutil
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from torch import Tensor
 
 from mha_apps import cnn, forecast, vision
 from mha_apps.cnn.explain import plot_gates
@@ -14,10 +17,11 @@ from mha_apps.errors import InputError
 from mha_apps.forecast.backtest import examine
 from mha_apps.images import load, plot_confusion
 from mha_apps.training import Report, Run, curves, files
-from mha_apps.vision.explain import plot_attention
+from mha_apps.vision import explain, plot_explanation
 
 SHOWN = 6  # images in the pictures of attention and of gates
 HORIZON = 48  # hours
+UNITS = {"temperature": "°C", "humidity": "%", "pressure": "hPa", "wind_speed": "m/s"}
 
 
 def demo(out: str | Path = "runs/demo", *, force: bool = False) -> dict[str, Any]:
@@ -72,7 +76,7 @@ def _vit(report: Report, out: Path) -> tuple[str, dict[str, Any]]:
         f"The vision transformer, {summary['parameters']:,} parameters, trained for {summary['seconds']:.0f} seconds, "
         f"names {result['top1']:.1%} of the {result['images']} test digits rightly."
     )
-    images, labels = _some_digits()
+    images, labels, classes = _some_digits()
     report.heading("vision: a transformer that reads handwritten digits").text(sentence)
     report.figure(curves(run.metrics()), "Losses and the accuracy on the validation images while it learned.")
     report.figure(
@@ -80,7 +84,7 @@ def _vit(report: Report, out: Path) -> tuple[str, dict[str, Any]]:
         "Test images by true and by predicted class; off the diagonal are the mistakes.",
     )
     report.figure(
-        plot_attention(run.model(vision.ViT), images, labels=labels),
+        plot_explanation(explain(run, images), classes, labels),
         "Where it looks: attention rolled out over all layers, laid over test images. Bright patches count most.",
     )
     return sentence, {"top1": result["top1"], "images": result["images"], **_trained(run)}
@@ -100,6 +104,7 @@ def _forecast(report: Report, out: Path) -> tuple[str, dict[str, Any]]:
     report.heading("forecast: a weather station, two days ahead").text(sentence)
     report.figure(curves(run.metrics()), "Losses and errors on the validation rows while the attention path learned.")
     for name, figure in found.figures.items():
+        figure.axes[0].set_ylabel(UNITS[name])
         report.figure(figure, f"{name}: the forecast with its intervals, against what came.")
     report.table(found.series, "Errors by instrument in its own unit, and the share of what came inside the intervals.")
     return sentence, metrics | _trained(run)
@@ -115,11 +120,11 @@ def _cnn(report: Report, out: Path) -> tuple[str, dict[str, Any]]:
         f"parameters, trained for {summary['seconds']:.0f} seconds, names {result['top1']:.1%} of the "
         f"{result['images']} test digits rightly."
     )
-    images, labels = _some_digits()
+    images, labels, classes = _some_digits()
     report.heading("cnn: a ResNet with attention gates").text(sentence)
     report.figure(curves(run.metrics()), "Losses and the accuracy on the validation images while it learned.")
     report.figure(
-        plot_gates(run.model(cnn.GatedCNN), images, labels=labels),
+        plot_gates(run.model(cnn.GatedCNN), images, labels=[classes[label] for label in labels]),
         "CBAM at work: its spatial maps laid over test images, Grad-CAM before and after the last gate, and the "
         "factors of the channels.",
     )
@@ -131,8 +136,8 @@ def _trained(run: Run) -> dict[str, Any]:
     return {"run": str(run.path), "parameters": summary["parameters"], "train_seconds": summary["seconds"]}
 
 
-def _some_digits() -> tuple[Any, list[str]]:
-    """The first test image of each of a few classes, uint8, and what each shows."""
+def _some_digits() -> tuple[Tensor, Tensor, Sequence[str]]:
+    """The first test image of each of a few classes, uint8, their labels, and the names of the classes."""
     digits = load("digits", "test")
     first = [int((digits.labels == number).nonzero()[0]) for number in range(SHOWN)]
-    return digits.images[first], [digits.classes[number] for number in range(SHOWN)]
+    return digits.images[first], digits.labels[first], digits.classes
