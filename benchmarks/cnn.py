@@ -99,12 +99,15 @@ def check_network(name: str, gates: list[str]) -> dict[str, dict[str, bool]] | s
     return result
 
 
-def surgery(gates: list[str], only: str) -> int:
+def surgery(gates: list[str], only: str, after: str) -> int:
     """Prints a line a network and the totals; returns how many promises were broken."""
     print(f"{'network':<34}{'family':<20}{'places':>7}  " + "".join(f"{gate:>14}" for gate in gates), flush=True)
     kept: Counter[str] = Counter()
     broken = 0
-    for family, name in networks():
+    everything = networks()
+    names = [name for _, name in everything]
+    begin = names.index(after) + 1 if after else 0
+    for family, name in everything[begin:]:
         if only not in name:
             continue
         begun = time.perf_counter()
@@ -204,11 +207,12 @@ def main() -> int:
     parser.add_argument("what", choices=["surgery", "overhead"])
     parser.add_argument("--gates", default=",".join(GATES), help="names with commas between them")
     parser.add_argument("--only", default="", help="networks whose name contains this")
+    parser.add_argument("--after", default="", help="begin after this network")
     parser.add_argument("--rounds", type=int, default=15)
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
     if arguments.what == "surgery":
-        return min(surgery(arguments.gates.split(","), arguments.only), 1)
+        return min(surgery(arguments.gates.split(","), arguments.only, arguments.after), 1)
     overhead(arguments.rounds)
     return 0
 

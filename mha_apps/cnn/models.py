@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -229,6 +230,13 @@ class GatedCNN(
         # The conversion to synchronised batch norm drops the hooks, and every trainer calls this after it.
         rearm(self)
         return super().train(mode)
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
+        if not hasattr(state_dict, "_metadata"):
+            # Files of tensors carry no versions of the modules; some of torchvision's networks insist on one.
+            state_dict = OrderedDict(state_dict)
+            state_dict._metadata = self.state_dict()._metadata  # type: ignore[attr-defined]
+        return super().load_state_dict(state_dict, strict, assign)
 
     def parameter_groups(self, *, learning_rate: float, weight_decay: float, gate_rate: float) -> list[dict[str, Any]]:
         """Groups for the optimiser: the gates at `gate_rate` times the learning rate, no decay of biases and norms."""

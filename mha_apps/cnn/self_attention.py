@@ -99,18 +99,13 @@ class SpatialSelfAttention(SelfAttentionGate):
         return self.attention.output
 
     def update(self, x: Tensor) -> Tensor:
-        side = self.window
-        batch, _, height, width = x.shape
-        border = (0, -width % side, 0, -height % side)
-        # Padded whether there is need or not: a branch on the size would tie an exported graph to one size.
-        tiles = rearrange(F.pad(x, border), "b c (i h) (j w) -> b i j (h w) c", h=side, w=side)
-        inside = F.pad(x.new_ones(1, 1, height, width, dtype=torch.bool), border)
-        inside = rearrange(inside, "b c (i h) (j w) -> b i j c (h w)", h=side, w=side)
-        rows, columns = tiles.shape[1:3]
-        inside = inside.expand(batch, -1, -1, -1, -1).flatten(0, 2).unsqueeze(1)
-        result = self.attention(self.norm(tiles.flatten(0, 2)), mask=inside)
-        result = rearrange(result, "(b i j) (h w) c -> b c (i h) (j w)", i=rows, j=columns, h=side, w=side)
-        return result[:, :, :height, :width]
+        height, width = x.shape[2:]
+        source, real, target = _windows(height, width, self.window, x.device)
+        tokens = self.norm(rearrange(x, "b c h w -> b (h w) c"))
+        windows = tokens.index_select(1, source).view(-1, self.window**2, self.channels)
+        mask = real.view(-1, 1, 1, self.window**2).repeat(x.shape[0], 1, 1, 1)
+        result = self.attention(windows, mask=mask).view(x.shape[0], -1, self.channels).index_select(1, target)
+        return rearrange(result, "b (h w) c -> b c h w", h=height)
 
     def maps(self, x: Tensor) -> dict[str, Tensor]:
         """`spatial`: the length of the vector at each place after the gate, over that before it."""
@@ -122,6 +117,30 @@ class SpatialSelfAttention(SelfAttentionGate):
 
     def options(self) -> dict[str, Any]:
         return super().options() | {"window": self.window}
+
+
+def _windows(height: int, width: int, side: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    """The places of a feature map in the order of windows of `side` by `side`, row by row, and back.
+
+    Places are looked up rather than cut out with a reshape: whether there is one window or several then makes no
+    difference to the graph, and an exported one works at any size. Looking up makes the padding, too.
+
+    Returns:
+        `source` (windows * side * side,), the place that each place of each window shows; `real`, of that length,
+        False where it is padding; `target` (height * width,), where each place went.
+    """
+    columns = (width + side - 1) // side
+    windows = (height + side - 1) // side * columns
+    number = torch.arange(windows * side * side, device=device)
+    window, inside = number // (side * side), number % (side * side)
+    row = window // columns * side + inside // side
+    column = window % columns * side + inside % side
+    source = row.clamp(max=height - 1) * width + column.clamp(max=width - 1)
+    place = torch.arange(height * width, device=device)
+    row_back, column_back = place // width, place % width
+    window_back = row_back // side * columns + column_back // side
+    target = window_back * side * side + row_back % side * side + column_back % side
+    return source, (row < height) & (column < width), target
 
 
 class ChannelSelfAttention(SelfAttentionGate):

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import copy
 import io
+from collections import OrderedDict
 from collections.abc import Callable
 
 import torch
-from safetensors.torch import load_model, save_model
+from safetensors.torch import load_file, save_model
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
@@ -104,5 +105,9 @@ def _saved(gated: nn.Module, bare: nn.Module, gate: str, where: Where, example: 
     path = f"{folder}/model.safetensors"
     save_model(gated, path)
     fresh = plug(copy.deepcopy(bare), gate, where, "identity", example=example, seed=1)
-    load_model(fresh, path)
+    state = OrderedDict(load_file(path))
+    # The file has no versions of the modules, on which some of torchvision's networks insist, with gates or without,
+    # and one name only for a tensor that has several.
+    state._metadata = fresh.state_dict()._metadata  # type: ignore[attr-defined]
+    fresh.load_state_dict(state, strict=False)
     return fresh

@@ -148,6 +148,13 @@ def test_a_torchvision_network_takes_grey_images_as_three_channels():
         backbone("resnet18", classes=2, channels=1)
 
 
+def test_a_network_that_asks_for_versions_is_read_back(tmp_path):
+    model = GatedCNN(model="mnasnet0_5", classes=["a", "b"], gate="se", image_size=(64, 64)).eval()
+    model.save_pretrained(tmp_path)
+    x = torch.randn(2, 3, 64, 64)
+    assert torch.equal(GatedCNN.from_pretrained(tmp_path).eval()(x), model(x))
+
+
 # Looking at gates
 
 

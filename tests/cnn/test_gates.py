@@ -8,6 +8,7 @@ from torch import nn
 
 from mha_apps.cnn.convert import from_timm
 from mha_apps.cnn.gates import CBAM, ChannelAttention, EfficientChannelAttention, SqueezeExcitation
+from mha_apps.cnn.self_attention import ChannelSelfAttention, SpatialSelfAttention
 from mha_apps.cnn.surgery import GATES, make_gate
 from mha_apps.errors import InputError
 
@@ -92,6 +93,45 @@ def test_ecas_kernel_is_the_papers(channels, size):
     # Wang et al., eq. 12 with gamma 2 and b 1, as their published code rounds it: down, then up to the next odd.
     expected = EcaModule(channels).conv.kernel_size[0]
     assert EfficientChannelAttention(channels).conv.kernel_size[0] == expected == size
+
+
+@pytest.mark.parametrize("size", [(7, 7), (5, 9), (14, 20), (1, 1)])
+def test_spatial_self_attention_is_attention_inside_each_window(size):
+    torch.manual_seed(0)
+    gate = SpatialSelfAttention(24, window=4)
+    x = torch.randn(2, 24, *size)
+    result = gate(x)
+    attention, table = gate.attention, gate.attention.position.table
+    for top in range(0, size[0], 4):
+        for left in range(0, size[1], 4):
+            window = x[:, :, top : top + 4, left : left + 4]
+            height, width = window.shape[2:]
+            tokens = gate.norm(window.flatten(2).transpose(1, 2))
+            q, k, v = (layer(tokens) for layer in (attention.query, attention.key, attention.value))
+            scores = q @ k.transpose(1, 2) / 16**0.5
+            for i in range(height * width):
+                for j in range(height * width):
+                    rows, columns = j // width - i // width, j % width - i % width
+                    scores[:, i, j] += table[0, (rows + 3) * 7 + columns + 3]
+            expected = attention.output(scores.softmax(-1) @ v).transpose(1, 2).reshape(window.shape)
+            torch.testing.assert_close(result[:, :, top : top + 4, left : left + 4], window + expected)
+
+
+def test_channel_self_attention_is_cross_covariance_attention():
+    torch.manual_seed(0)
+    gate = ChannelSelfAttention(32, heads=2)
+    with torch.no_grad():
+        gate.temperature.copy_(torch.tensor([3.0, 0.5]).view(2, 1, 1))
+    x = torch.randn(1, 32, 5, 6)
+    tokens = gate.norm(x[0].flatten(1).T)
+    q, k, v = gate.projection(tokens).chunk(3, dim=1)
+    heads = []
+    for head, temperature in enumerate((3.0, 0.5)):
+        part = slice(16 * head, 16 * head + 16)
+        unit_q, unit_k = q[:, part] / q[:, part].norm(dim=0), k[:, part] / k[:, part].norm(dim=0)
+        heads.append(v[:, part] @ (unit_q.T @ unit_k * temperature).softmax(-1).T)
+    expected = x[0] + gate.output(torch.cat(heads, 1)).T.reshape(32, 5, 6)
+    torch.testing.assert_close(gate(x)[0], expected)
 
 
 @every_gate
