@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .compiled import tiled_operator
 from .mask import Causal, Grid, Mask
 from .position import ScoreBias
 from .tiled import tiled
@@ -147,8 +148,21 @@ def flex(
     return run(query, key, value, score_mod=score_mod if biases else None, block_mask=block_mask)
 
 
+def tiles(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Mask | None = None,
+    biases: Sequence[ScoreBias] = (),
+    dropout: float = 0.0,
+) -> Tensor:
+    """The tiled kernel, as one operator where a graph is being compiled."""
+    run = tiled_operator if torch.compiler.is_compiling() else tiled
+    return run(query, key, value, mask, biases, dropout)
+
+
 KERNELS: dict[str, Kernel] = {
-    "explicit": explicit, "sdpa": sdpa, "banded": tiled, "strided": tiled, "flex": flex,
+    "explicit": explicit, "sdpa": sdpa, "banded": tiles, "strided": tiles, "flex": flex,
 }  # fmt: skip
 
 HALF = (torch.float16, torch.bfloat16)

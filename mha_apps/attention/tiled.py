@@ -174,8 +174,12 @@ def tiled_backward(
             work.put_queries(grad_query[:, slices], gq)
             work.put_keys(grads_k, gk)
             work.put_keys(grads_v, gv)
-    grads = [x.to(y.dtype) for x, y in zip((grad_query, grad_key, grad_value), (query, key, value), strict=True)]
-    return *grads, *grad_biases
+    grads: list[Tensor | None] = [
+        x.to(y.dtype) for x, y in zip((grad_query, grad_key, grad_value), (query, key, value), strict=True)
+    ]
+    for bias, grad_bias in zip(biases, grad_biases, strict=True):
+        grads.append(None if grad_bias is None else grad_bias.to(bias.tensor.dtype))
+    return tuple(grads)
 
 
 def _backward_step(
