@@ -128,8 +128,6 @@ class _Adapter(nn.Module):
         """The core's output, and its weights (batch, heads, query, key) where they are asked for."""
         core = self.core
         core.dropout = dropout
-        if x.is_nested:
-            raise ValueError("a nested tensor reached a replaced attention: call replace_attention on the whole model")
         if context is None and mask is not None:
             # The core gives no query to padding in self-attention. The host does.
             context = x
@@ -248,6 +246,8 @@ class _TorchAdapter(_Adapter):
         is_causal: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
         """As ``nn.MultiheadAttention.forward``; attn_mask may also be one of our masks, of our polarity."""
+        if query.is_nested:
+            raise ValueError("a nested tensor reached a replaced attention: call replace_attention on the whole model")
         batched = query.dim() == 3
         x = self._batch_first(query, batched)
         context = None if key is query else self._batch_first(key, batched)
