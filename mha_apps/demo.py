@@ -58,7 +58,7 @@ def _prepare(out: Path, force: bool) -> None:
     """An empty or absent ``out``; what a demo left there before is removed with ``force`` only."""
     if not out.is_dir() or not any(out.iterdir()):
         return
-    ours = {"vit", "forecast", "cnn", "report.html"}
+    ours = {"vit", "forecast", "cnn", "plots", "report.html"}
     strangers = sorted(path.name for path in out.iterdir() if path.name not in ours)
     if strangers:
         raise InputError(f"{out}: holds {strangers[0]}, which no demo made; name another folder with --out")
@@ -86,6 +86,7 @@ def _vit(report: Report, out: Path) -> tuple[str, dict[str, Any]]:
     report.figure(
         plot_explanation(explain(run, images), classes, labels),
         "Where it looks: attention rolled out over all layers, laid over test images. Bright patches count most.",
+        save=out.parent / "plots" / "attention.png",
     )
     return sentence, {"top1": result["top1"], "images": result["images"], **_trained(run)}
 
@@ -103,9 +104,12 @@ def _forecast(report: Report, out: Path) -> tuple[str, dict[str, Any]]:
     )
     report.heading("forecast: a weather station, two days ahead").text(sentence)
     report.figure(curves(run.metrics()), "Losses and errors on the validation rows while the attention path learned.")
+    plots = out.parent / "plots"
     for name, figure in found.figures.items():
         figure.axes[0].set_ylabel(UNITS[name])
-        report.figure(figure, f"{name}: the forecast with its intervals, against what came.")
+        report.figure(
+            figure, f"{name}: the forecast with its intervals, against what came.", save=plots / f"{name}.png"
+        )
     report.table(found.series, "Errors by instrument in its own unit, and the share of what came inside the intervals.")
     return sentence, metrics | _trained(run)
 
@@ -127,6 +131,7 @@ def _cnn(report: Report, out: Path) -> tuple[str, dict[str, Any]]:
         plot_gates(run.model(cnn.GatedCNN), images, labels=[classes[label] for label in labels]),
         "CBAM at work: its spatial maps laid over test images, Grad-CAM before and after the last gate, and the "
         "factors of the channels.",
+        save=out.parent / "plots" / "gates.png",
     )
     return sentence, {"top1": result["top1"], "images": result["images"], **_trained(run)}
 

@@ -60,13 +60,14 @@ class Report:
         self._parts.append(f"<pre>{html.escape(text)}</pre>")
         return self
 
-    def figure(self, figure: Figure, caption: str) -> Report:
-        """A matplotlib figure, embedded as PNG and then closed. The caption says what to see in it."""
-        import matplotlib.pyplot as plt
-
+    def figure(self, figure: Figure, caption: str, *, save: Path | None = None) -> Report:
+        """A matplotlib figure, embedded as PNG, and written to ``save`` too. The caption says what to see in it."""
         buffer = io.BytesIO()
         figure.savefig(buffer, format="png", dpi=110, bbox_inches="tight")
-        plt.close(figure)
+        if save is not None:
+            with files.disk_errors(save):
+                save.parent.mkdir(parents=True, exist_ok=True)
+            files.replace(save, lambda file: file.write(buffer.getbuffer()))
         data = base64.b64encode(buffer.getvalue()).decode()
         text = html.escape(caption)
         self._parts.append(
