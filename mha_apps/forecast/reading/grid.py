@@ -76,6 +76,9 @@ def tick(micros: int) -> BaseOffset:
 
 
 def _mode(values: np.ndarray) -> int:
+    likely = int(np.median(values[:: max(1, len(values) // 1001)]))
+    if 2 * np.count_nonzero(values == likely) > len(values):
+        return likely
     found, counts = np.unique(values, return_counts=True)
     return int(found[np.argmax(counts)])
 

@@ -38,7 +38,8 @@ def series_columns(
     if len(rows) < 2:
         return []
     texts = [k for k in texts if not (isinstance(table.columns[k], pa.Array) and looks_like_time(table.columns[k]))]
-    distinct = len(np.unique(wall[rows]))
+    moments = wall[rows]
+    distinct = len(rows) if np.all(moments[1:] > moments[:-1]) else len(np.unique(moments))
     for_sure = [
         k
         for k in texts + numeric

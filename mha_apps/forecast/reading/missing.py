@@ -161,7 +161,7 @@ def mark_missing(
                 ledger.set_aside(where, f"missing {_shown(value)}, as told")
                 column[where] = np.nan
         ordered = column if order is None else column[order]
-        hits = np.isin(ordered, CANDIDATES)
+        hits = _extremes(ordered) if groups is None else _every(ordered)
         if not hits.any():
             continue
         kept = np.array(keep.for_column(name))
@@ -182,6 +182,25 @@ def mark_missing(
         ledgers[evidence.column].set_aside(rows, f"sentinel {_shown(evidence.value)}")
         values[evidence.column][rows] = np.nan
     return remarks
+
+
+def _extremes(column: np.ndarray) -> np.ndarray:
+    """The candidates beyond all other values of a column; one that has values on both sides is a value itself."""
+    hits = np.zeros(len(column), dtype=bool)
+    for end in (np.fmin, np.fmax):
+        rest = column
+        while True:
+            value = end.reduce(rest) if len(rest) else np.nan
+            if not np.isfinite(value) or CANDIDATES[np.searchsorted(CANDIDATES, value) % len(CANDIDATES)] != value:
+                break
+            hits |= column == value
+            rest = column[~hits]
+    return hits
+
+
+def _every(column: np.ndarray) -> np.ndarray:
+    at = np.searchsorted(CANDIDATES, column)
+    return CANDIDATES[np.minimum(at, len(CANDIDATES) - 1)] == column
 
 
 def _weigh(k: int, column: np.ndarray, hits: np.ndarray, groups: np.ndarray | None) -> list[_Evidence]:

@@ -116,13 +116,11 @@ def numbers(
     """
     blank = cells.is_null().to_numpy(zero_copy_only=False) if cells.null_count else None
     unit = None
-    try:
-        if convention == COMMA:
-            values = _cast(pc.replace_substring(cells, ",", ".")) if not _has(cells, ".") else None
-        else:
-            values = _cast(cells)
-    except pa.ArrowInvalid:
-        values = None
+    marked: list[tuple[str, np.ndarray]] = []
+    values = _quickly(cells, convention)
+    if values is None or np.isnan(values).sum() > cells.null_count:
+        cells, marked = _without_words(cells)
+        values = _quickly(cells, convention)
     if values is None:
         slow = _slowly(cells, convention, ledger, force)
         if slow is None:
@@ -130,6 +128,8 @@ def numbers(
         values, unit = slow
     if blank is not None:
         ledger.set_aside(blank, "blank")
+    for word, rows in marked:
+        ledger.set_aside(rows, f"marked {word!r}")
     bad = ~np.isfinite(values)
     if bad.any():
         ledger.set_aside(np.isinf(values), "infinite")
@@ -139,9 +139,34 @@ def numbers(
     return values, unit
 
 
+_SPELLINGS = pa.array(sorted({spelling for word in MISSING_WORDS for spelling in (word, word.upper(), word.title(), word.capitalize())} | {"NaN"}))
+
+
+def _without_words(cells: pa.Array) -> tuple[pa.Array, list[tuple[str, np.ndarray]]]:
+    """The cells with null for each word that stands for a missing value, and the rows of each such word."""
+    found = pc.is_in(cells, value_set=_SPELLINGS.cast(cells.type))
+    if not pc.any(found).as_py():
+        return cells, []
+    rows = np.flatnonzero(found.to_numpy(zero_copy_only=False))
+    words = cells.take(pa.array(rows)).dictionary_encode()
+    codes = words.indices.to_numpy()
+    marked = [(word, rows[codes == k]) for k, word in enumerate(words.dictionary.to_pylist())]
+    return pc.if_else(found, pa.scalar(None, cells.type), cells), marked
+
+
 def _has(cells: pa.Array, sign: str) -> bool:
     data = cells.buffers()[2]
     return data is not None and sign.encode() in bytes(memoryview(data))
+
+
+def _quickly(cells: pa.Array, convention: Convention) -> np.ndarray | None:
+    """The column as numbers, if each cell is a plain one or blank."""
+    try:
+        if convention == COMMA:
+            return _cast(pc.replace_substring(cells, ",", ".")) if not _has(cells, ".") else None
+        return _cast(cells)
+    except pa.ArrowInvalid:
+        return None
 
 
 def _cast(cells: pa.Array) -> np.ndarray:
@@ -194,9 +219,7 @@ def _slowly(
         else int(np.sum(present & ~mask))
     )
     numeric = int(mask.sum())
-    if not force and (numeric < foreign or (numeric == 0 and foreign == 0 and not words)):
-        return None
-    if numeric == 0 and foreign > 0 and not force:
+    if not force and (numeric < foreign or (numeric == 0 and foreign > 0)):
         return None
     values = np.full(len(cells), np.nan)
     values[mask] = _cast(_plain(text.filter(pa.array(mask)), convention))

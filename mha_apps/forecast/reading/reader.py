@@ -297,9 +297,11 @@ def _sensors(table: Table, key: list[int], account: Account) -> tuple[np.ndarray
     for k in key[1:]:
         more, names = codes_of(table.columns[k])
         blank = (codes < 0) | (more < 0)
-        pairs, codes = np.unique(codes * (len(names) + 1) + more, return_inverse=True)
-        labels = [f"{labels[p // (len(names) + 1)]} {names[p % (len(names) + 1)]}" for p in pairs]
-        codes = np.where(blank, -1, codes)
+        both = np.flatnonzero(~blank)
+        pairs, found = np.unique(codes[both] * len(names) + more[both], return_inverse=True)
+        labels = [f"{labels[pair // len(names)]} {names[pair % len(names)]}" for pair in pairs]
+        codes = np.full(len(codes), -1, dtype=np.int64)
+        codes[both] = found
     account.rows.set_aside(codes < 0, "no sensor name")
     own = np.array([bool(re.fullmatch(r"\$RT_\w+\$", label)) for label in labels] + [False])
     account.rows.set_aside(own[codes], "the logger's own remark")

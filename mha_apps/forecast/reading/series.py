@@ -15,7 +15,7 @@ from .missing import Told, mark_missing
 from .options import ReadOptions
 from .zones import Zone, to_wall
 
-MOST_PLACES = 2_000_000
+MOST_PLACES = 500_000
 """Places of a grid that any file may have, however few its rows."""
 PLACES_PER_ROW = 100
 WIDE_CELLS = 1_000_000

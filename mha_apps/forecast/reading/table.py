@@ -53,7 +53,7 @@ def read_table(source: Source, *, delimiter: str | None = None, encoding: str | 
     if isinstance(source.data, pd.DataFrame):
         return _from_frame(source.name, source.data)
     text = decode(source.name, source.data, encoding)
-    if not text.data.strip():
+    if not text.data[:4096].strip() and not text.data.strip():
         raise InputError(f"{source.name}, line 1: no line holds anything; export the file again")
     dialect, lines = detect(source.name, Lines(text.data), delimiter=delimiter)
     table = _parse(source.name, lines, dialect)
@@ -270,7 +270,7 @@ def _columns(buffer: pa.Buffer, dialect: Dialect, count: int, quoted: bool, long
     # Quotes in odd places: slower, and it bears anything
     table = [
         fields(line.decode("utf-8", "replace"), dialect.delimiter, dialect.quote)
-        for line in buffer.split(b"\n")[:count]
+        for line in buffer.to_pybytes().split(b"\n")[:count]
     ]
     rows = [(row + [""] * dialect.width)[: dialect.width] for row in table]
     return [pa.array([row[k] or None for row in rows], text) for k in range(dialect.width)]

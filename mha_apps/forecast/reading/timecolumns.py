@@ -454,8 +454,10 @@ def _lettered(look: _Look, times: Times, k: int) -> Times:
 def _add_hours(look: _Look, times: Times, k: int, date_name: str) -> Times:
     """Adds hours, hours and minutes written as one number, or a fraction of the day; with minutes and seconds beside."""
     values = look.floats(k)
-    ok = times.ok & np.isfinite(values)
-    most = float(values[ok].max()) if ok.any() else 0.0
+    ok = times.ok & (np.abs(values) < 240_000)
+    # A few wrong cells do not turn hours into HHMM
+    most = float(np.quantile(values[ok], 0.98, method="higher")) if ok.any() else 0.0
+    most = float(np.quantile(values[ok], 0.98, method="lower")) if most > 25 >= np.quantile(values[ok], 0.9) else most
     least = float(values[ok].min()) if ok.any() else 0.0
     times.columns.append(k)
     times.what += f" and {look.name(k)!r}"
@@ -473,6 +475,7 @@ def _add_hours(look: _Look, times: Times, k: int, date_name: str) -> Times:
         clock = (hour * HOUR + minute * MINUTE + second * SECOND).astype(np.int64)
     else:
         ok &= (values >= 0) & (values <= 25)
+        values = np.where(ok, values, 0.0)
         times.hours = (int(least), int(most))
         times.day = times.wall.copy()
         clock = np.round(values * HOUR).astype(np.int64)
@@ -480,7 +483,7 @@ def _add_hours(look: _Look, times: Times, k: int, date_name: str) -> Times:
             j = look.part(part, times.columns)
             if j is None:
                 break
-            more = look.floats(j)
+            more = np.where(np.abs(look.floats(j)) < 1e6, look.floats(j), np.nan)
             if np.any(more[ok & np.isfinite(more)] >= 61) or np.any(more[ok & np.isfinite(more)] < 0):
                 break
             ok &= np.isfinite(more)
@@ -510,7 +513,7 @@ def _compact_one(look: _Look, k: int, sure: bool = True) -> Times | None:
         if not pd.api.types.is_integer_dtype(column.dtype):
             return None
         column = pa.array([str(v) for v in column], pa.string())
-    sample = look.sample(k) or column.slice(0, 200).to_pylist()
+    sample = look.sample(k) or [text for text in column.slice(0, 200).to_pylist() if text]
     lengths = {len(text.strip()) for text in sample}
     if not sample or not all(text.strip().isdigit() for text in sample) or not lengths <= {6, 7, 8, 10, 12, 14, 17}:
         return None

@@ -135,7 +135,7 @@ def _offset(zone: Zone, at: int) -> int:
     return int(shift.total_seconds()) * 1_000_000
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=8192)
 def _year_changes(name: str, year: int) -> tuple[Change, ...]:
     zone = ZoneInfo(name)
     found = []
@@ -296,7 +296,10 @@ def summer_signature(wall: np.ndarray) -> Signature | None:
     """
     if len(wall) < 12:
         return None
-    times, counts = np.unique(wall, return_counts=True)
+    if np.all(wall[1:] > wall[:-1]):
+        times, counts = wall, np.ones(len(wall), dtype=np.int64)
+    else:
+        times, counts = np.unique(wall, return_counts=True)
     if len(times) < 12:
         return None
     step = int(np.median(np.diff(times)))
