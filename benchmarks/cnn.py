@@ -17,14 +17,22 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 
 import torch
+from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from mha_apps.cnn.models import backbone
+from mha_apps.cnn.models import GatedCNN, backbone
+from mha_apps.cnn.recipe import CnnRecipe
 from mha_apps.cnn.surgery import GATES, find_gates, plug
+from mha_apps.cnn.train import build, load_model, train
 from mha_apps.cnn.verify import CHECKS, check_insertion
 from mha_apps.errors import InputError
+from mha_apps.images.classify import load_for_training, predict_probabilities
+from mha_apps.images.source import ImageSet
+from mha_apps.training.run import Run
 
 # Small members of each family; the side of the input is 64 unless the network needs more.
 TORCHVISION = {
@@ -202,18 +210,63 @@ def inference(model: nn.Module, x: Tensor) -> Callable[[], object]:
     return work
 
 
+# Fine-tuning
+
+
+def finetune(data: str, epochs: int, model: str, out: Path) -> None:
+    """Trains a network without gates, plugs CBAM in and trains on, from either start; prints the accuracy on the
+    validation images before the first step, at its lowest and at the end, and draws all of it."""
+    plain = CnnRecipe(data=data, model=model, gate="none", epochs=epochs)
+    base = Run.open(out / "plain") if (out / "plain" / "summary.json").exists() else train(plain, out=out / "plain")
+    training, validation = load_for_training(plain)
+    before = top1(load_model(base), validation)
+    print(f"{model} on {data}, without gates, {epochs} epochs: {before:.2f}% of {len(validation)} validation images")
+    figure = Figure(figsize=(6, 3.5), layout="constrained")
+    axes = figure.subplots()
+    axes.axhline(before, color="grey", linestyle=":", label="before plugging")
+    steps = max(1, len(training) // plain.batch_size // 10)
+    for start in ("identity", "standard"):
+        recipe = replace(plain, gate="cbam", start=start, weights=str(base.path), epochs=2, learning_rate=0.01)
+        recipe = replace(recipe, validate_steps=steps)
+        seen = [top1(build(recipe, training), validation)]
+        run = train(recipe, out=out / start, force=True)
+        records = [record for record in run.metrics() if record["phase"] == "validation"]
+        seen += [100 * record["top1"] for record in records]
+        axes.plot([0, *(record["step"] for record in records)], seen, marker="o", markersize=3, label=start)
+        low = min(seen)
+        print(f"  {start:<9} first {seen[0]:.2f}%, lowest {low:.2f}% ({low - before:+.2f}), last {seen[-1]:.2f}%")
+    axes.set_xlabel("step")
+    axes.set_ylabel("validation accuracy, %")
+    axes.legend()
+    figure.savefig(out / "finetune.png", dpi=130)
+    print(f"plot: {out / 'finetune.png'}")
+
+
+def top1(model: GatedCNN, images: ImageSet) -> float:
+    """Accuracy in percent."""
+    probabilities = predict_probabilities(model, images.images, mean=model.mean, std=model.std)
+    return 100 * float((probabilities.argmax(dim=1) == images.labels).float().mean())
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["surgery", "overhead"])
+    parser.add_argument("what", choices=["surgery", "overhead", "finetune"])
     parser.add_argument("--gates", default=",".join(GATES), help="names with commas between them")
     parser.add_argument("--only", default="", help="networks whose name contains this")
     parser.add_argument("--after", default="", help="begin after this network")
     parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--data", default="digits")
+    parser.add_argument("--model", default="resnet20")
+    parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--out", type=Path, default=Path("runs/finetune"))
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
     if arguments.what == "surgery":
         return min(surgery(arguments.gates.split(","), arguments.only, arguments.after), 1)
-    overhead(arguments.rounds)
+    if arguments.what == "overhead":
+        overhead(arguments.rounds)
+    else:
+        finetune(arguments.data, arguments.epochs, arguments.model, arguments.out)
     return 0
 
 

@@ -218,10 +218,10 @@ class ChannelAttention(Gate):
 
     def weights(self, x: Tensor) -> Tensor:
         """Factors (batch, channels)."""
-        return self.opened(self._scores(x.mean((2, 3))) + self._scores(x.amax((2, 3))))
-
-    def _scores(self, pooled: Tensor) -> Tensor:
-        return self.fc2(self.fc1(pooled).relu())
+        hidden = self.fc1(x.mean((2, 3))).relu() + self.fc1(x.amax((2, 3))).relu()
+        # The second layer is linear, so that one product with the sum does for both; its bias counts twice.
+        scores = self.fc2(hidden)
+        return self.opened(scores if self.fc2.bias is None else scores + self.fc2.bias)
 
     def forward(self, x: Tensor) -> Tensor:
         return x * self.weights(x)[:, :, None, None]
@@ -230,7 +230,7 @@ class ChannelAttention(Gate):
         return {"channel": self.weights(x)}
 
     def macs(self, height: int, width: int) -> int:
-        return 4 * self.channels * self.fc1.out_features + 3 * self.channels * height * width
+        return 3 * self.channels * self.fc1.out_features + 3 * self.channels * height * width
 
     def options(self) -> dict[str, Any]:
         return {"hidden": self.fc1.out_features, "bias": self.fc1.bias is not None, "start": self.start}

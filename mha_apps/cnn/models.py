@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from huggingface_hub import PyTorchModelHubMixin
 from torch import Tensor, nn
 
-from mha_apps.cnn.surgery import gate_parameters, plug, rearm
+from mha_apps.cnn.surgery import GateTable, Placement, gate_parameters, plug, rearm
 from mha_apps.errors import InputError
 
 __all__ = ["CifarResNet", "GatedCNN", "backbone", "model_channels"]
@@ -215,12 +215,8 @@ class GatedCNN(
             example = torch.zeros(2, channels, *self.image_size)
             plug(self.backbone, gate, where, start, example=example, seed=seed, **(options or {}))  # type: ignore[arg-type]
             # What `auto` finds may change between versions; the places of saved weights must not.
-            self._hub_mixin_config["where"] = [row.path for row in self.gates]  # type: ignore[index]
-
-    @property
-    def gates(self) -> Any:
-        """The table of the gates, see `GateTable`; empty without gates."""
-        return getattr(self.backbone, "gates", [])
+            self._hub_mixin_config["where"] = [row.path for row in self.backbone.gates]  # type: ignore[index,union-attr]
+        self.gates: GateTable | list[Placement] = getattr(self.backbone, "gates", [])
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits (batch, classes) of normalised images (batch, channels, height, width)."""
