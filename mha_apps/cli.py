@@ -13,6 +13,7 @@ import io
 import json
 import os
 import re
+import shutil
 import sys
 import textwrap
 from collections.abc import Sequence
@@ -259,7 +260,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 0
         words, verb_class = chosen
         verb = _parse(" ".join(["mha-apps", *words]), verb_class, args[len(words) :])
-        answer = verb.run()
+        with contextlib.redirect_stdout(sys.stderr):  # libraries print; standard output is the answer's alone
+            answer = verb.run()
         print(json.dumps(answer.data, default=str) if verb.json else answer.text, flush=True)
         return 0
     except SystemExit:
@@ -334,10 +336,19 @@ def _parse(program: str, verb_class: type[Verb], args: list[str]) -> Verb:
     except SystemExit as end:
         if end.code:
             raise InputError(f"{_one_line(complaint.getvalue())}; see {program} --help") from end
-        # "(default: None)" tells a reader nothing.
-        help_text = re.sub(r"\s*\(default:\s+None\)", "", printed.getvalue())
-        print("\n".join(line.rstrip() for line in help_text.splitlines()))
+        print(_tidy(printed.getvalue()))
         raise
+
+
+def _tidy(help_text: str) -> str:
+    """tyro's help without defaults that tell a reader nothing, and within the width of the terminal."""
+    help_text = re.sub(r"\s*\(default:\s+None\)|\s*\(default: \)", "", help_text)
+    width = shutil.get_terminal_size().columns
+    lines = []
+    for line in map(str.rstrip, help_text.splitlines()):
+        indent = "       " if line.startswith("usage:") else ""
+        lines += textwrap.wrap(line, width, subsequent_indent=indent) if len(line) > width else [line]
+    return "\n".join(lines)
 
 
 def _one_line(complaint: str) -> str:

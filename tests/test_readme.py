@@ -26,7 +26,7 @@ def test_python_blocks_run(code, capsys):
 
 def write_class_folders(folder: Path) -> None:
     pixels = np.random.default_rng(0)
-    for name in ("cat", "dog"):
+    for name in ("bird", "cat", "dog"):
         for number in range(12):
             path = folder / name / f"{number}.png"
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -102,10 +102,7 @@ def load_model(run: Run | str | Path) -> ViT:
     Raises:
         InputError: the folder holds no run of a ViT, or no weights yet.
     """
-    run = run if isinstance(run, Run) else Run.open(run, "vit")
-    if not (run.model_dir / "config.json").is_file():
-        raise InputError(f"{run.path}: holds no trained model yet; continue with --resume {run.path}")
-    return ViT.from_pretrained(run.model_dir).eval()
+    return (run if isinstance(run, Run) else Run.open(run, "vit")).model(ViT)
 
 
 def evaluate(
