@@ -319,7 +319,6 @@ class _TimmAdapter(_Adapter):
 class _HuggingFaceAdapter(_Adapter):
     """Self-attention of the ViT and BERT encoders of transformers, versions 4 and 5."""
 
-    config: Any
     #: Names of the host's arguments, in order; they differ between versions.
     _arguments: tuple[str, ...]
 
@@ -344,9 +343,7 @@ class _HuggingFaceAdapter(_Adapter):
         layers = [getattr(host, name) for name in names]
         if len(layers) < 4:
             layers.append(nn.Identity())  # the output projection is in another module
-        core = assemble(
-            layers[:3], layers[3], heads=host.num_attention_heads, dropout=_hf_dropout(host), kernel=kernel
-        )
+        core = assemble(layers[:3], layers[3], heads=host.num_attention_heads, dropout=_hf_dropout(host), kernel=kernel)
         keys: dict[str, tuple[str, ...]] = {}
         for theirs, ours in zip(names, ("query", "key", "value", "output"), strict=False):
             keys |= {f"{theirs}.{key}": (f"core.{ours}.{key}",) for key in getattr(host, theirs).state_dict()}
@@ -363,25 +360,28 @@ class _HuggingFaceAdapter(_Adapter):
             mask = Padding(mask.bool())  # as FlashAttention gets it: 1 for real keys
         elif mask is not None and not isinstance(mask, Tensor | Mask):
             raise ValueError(f"attention_mask is a {type(mask).__name__}: use attn_implementation='sdpa' or 'eager'")
-        asked = bool(given.get("output_attentions"))
-        eager = getattr(self.config, "_attn_implementation", None) in (None, "eager")
-        if "output_attentions" in self._arguments:  # transformers 4
-            out, weights = self.attend(x, mask=mask, dropout=_hf_dropout(self), need_weights=asked)
-            return (out, weights) if weights is not None else (out,)
-        asked = asked or eager
-        return self.attend(x, mask=mask, dropout=_hf_dropout(self), need_weights=asked)  # type: ignore[return-value]
+        need_weights = bool(given.get("output_attentions"))
+        if "output_attentions" in self._arguments:  # BERT of transformers 4
+            result = self.attend(x, mask=mask, dropout=_hf_dropout(self), need_weights=need_weights)
+            return result if need_weights else result[:1]  # type: ignore[return-value]
+        implementation = getattr(getattr(self, "config", None), "_attn_implementation", None)
+        need_weights = need_weights or implementation in (None, "eager")
+        return self.attend(x, mask=mask, dropout=_hf_dropout(self), need_weights=need_weights)  # type: ignore[return-value]
 
 
-#: Class names in ``transformers`` whose forward is that of ViT's or BERT's attention.
+#: Class names in ``transformers`` 4 and 5 whose forward is that of ViT's or BERT's attention.
 HUGGING_FACE = frozenset(
     f"{model}{suffix}"
-    for suffix, models in {
-        "Attention": ("ViT", "DeiT", "Dinov2", "Dinov2WithRegisters", "ViTMAE", "ViTMSN"),
-        "SelfAttention": ("Bert", "Roberta", "XLMRoberta", "Camembert", "Electra"),
-        "CrossAttention": ("Bert", "Roberta", "XLMRoberta", "Camembert", "Electra"),
-    }.items()
+    for models, suffixes in (
+        (("ViT", "DeiT", "Dinov2", "Dinov2WithRegisters", "ViTMAE", "ViTMSN"), ("Attention", "SelfAttention")),
+        (
+            ("Bert", "Roberta", "XLMRoberta", "Camembert", "Electra"),
+            ("SelfAttention", "SdpaSelfAttention", "CrossAttention"),
+        ),
+    )
     for model in models
-)  # fmt: skip
+    for suffix in suffixes
+)
 
 
 def _kind(module: nn.Module) -> type[_Adapter] | None:

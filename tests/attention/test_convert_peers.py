@@ -204,6 +204,8 @@ def test_hugging_face_image_models_give_the_same(transformers, name, implementat
 @pytest.mark.parametrize("name", ["Bert", "Roberta", "XLMRoberta", "Camembert", "Electra"])
 @pytest.mark.parametrize("implementation", ["sdpa", "eager"])
 def test_hugging_face_text_models_give_the_same_with_padding(transformers, name, implementation):
+    if (name, implementation) == ("Electra", "sdpa") and transformers.__version__.startswith("4."):
+        pytest.skip("this transformers has no SDPA for Electra")
     host = text_model(transformers, name, attn_implementation=implementation)
     assert_same(replaced(host), host, **padded_text())
 
