@@ -29,7 +29,9 @@ DIALECTS: dict[str, dict[str, Any]] = {
 }
 
 
-def write(path: Path, rows: int, *, stamp: str, sep: str, decimal: str, missing: bool = False, sensors: int = 7) -> None:
+def write(
+    path: Path, rows: int, *, stamp: str, sep: str, decimal: str, missing: bool = False, sensors: int = 7
+) -> None:
     rng = np.random.default_rng(0)
     times = pd.date_range("2016-01-01", periods=rows, freq="min")
     if missing:
@@ -72,7 +74,9 @@ def main() -> None:
             for _ in range(flags.turns):
                 pandas.append(seconds(lambda path=path, dialect=dialect: told(path, dialect)))
                 ours.append(seconds(lambda path=path: read_sensor_csv(path)))
-            print(f"{name:<40} pandas {min(pandas):6.2f} s   reader {min(ours):6.2f} s   ratio {min(ours) / min(pandas):.2f}")
+            print(
+                f"{name:<40} pandas {min(pandas):6.2f} s   reader {min(ours):6.2f} s   ratio {min(ours) / min(pandas):.2f}"
+            )
 
 
 if __name__ == "__main__":

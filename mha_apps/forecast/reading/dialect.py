@@ -176,7 +176,10 @@ def _without_decimal_commas(lines: Lines, texts: dict[int, str], notes: list[str
     rows = {i: text.split(",") for i, text in texts.items() if '"' not in text}
     widths = Counter(len(row) for row in rows.values())
     width, count = widths.most_common(1)[0] if widths else (0, 0)
-    head = next((row for row in rows.values() if len(row) > 1 and not any(kind(cell) in ("number", "time") for cell in row)), None)
+    head = next(
+        (row for row in rows.values() if len(row) > 1 and not any(kind(cell) in ("number", "time") for cell in row)),
+        None,
+    )
     if head is None or not len(head) < width <= 2 * len(head) - 1 or count < 0.8 * (len(rows) - 1):
         return None
     times = 2 * len(head) - width
@@ -185,7 +188,9 @@ def _without_decimal_commas(lines: Lines, texts: dict[int, str], notes: list[str
         return None
     for row in body:
         wholes, decimals = row[times::2], row[times + 1 :: 2]
-        if not all(re.fullmatch(r"\s*[+-]?\d+", cell) for cell in wholes) or not all(re.fullmatch(r"\d+\s*", cell) for cell in decimals):
+        if not all(re.fullmatch(r"\s*[+-]?\d+", cell) for cell in wholes) or not all(
+            re.fullmatch(r"\d+\s*", cell) for cell in decimals
+        ):
             return None
     out = []
     for line in lines.data.split(b"\n"):

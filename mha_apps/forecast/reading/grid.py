@@ -133,7 +133,7 @@ def _monthly(days: np.ndarray) -> BaseOffset | None:
         if every % 12 == 0:
             return offsets.YearEnd(every // 12, month=month)
         if every == 3:
-            return offsets.QuarterEnd(startingMonth=(month - 1) % 3 + 1)
+            return offsets.QuarterEnd(startingMonth=(month - 1) % 3 + 10)
         return offsets.MonthEnd(every)
     index = pd.DatetimeIndex(dates)
     if all(offsets.BMonthEnd().is_on_offset(stamp) for stamp in index):
@@ -371,37 +371,35 @@ def settle(
             cells = np.where(account.cells[name].open[rows], column[rows], np.nan)
             low, high = np.fmin.reduceat(cells, starts), np.fmax.reduceat(cells, starts)
             conflict |= low < high
-    winner = starts if rule == "first" else ends
-    gives = np.zeros(len(rows), dtype=bool)
-    gives[winner] = True
-    twin = np.ones(len(rows), dtype=bool)
+    # Of rows that agree the first stays, and the repeat is set aside
+    winner = np.where(conflict & (rule != "first"), ends, starts)
+    chosen_row = np.zeros(len(rows), dtype=bool)
+    chosen_row[winner] = True
     here = np.arange(len(rows))
-    empty = np.ones(len(starts), dtype=bool)
+    twin = np.ones(len(rows), dtype=bool)
     supplier = np.zeros(len(rows), dtype=bool)
+    empty = np.ones(len(starts), dtype=bool)
     for name, column in zip(names, values, strict=True):
         ledger = account.cells[name]
         present = ledger.open[rows] & np.isfinite(column[rows])
-        if rule == "first":
-            best = np.minimum.reduceat(np.where(present, here, len(rows)), starts)
-            best = np.where(best == len(rows), -1, best)
-        else:
-            best = np.maximum.reduceat(np.where(present, here, -1), starts)
-        if rule != "mean":
-            best = np.where(conflict, np.where(present[winner], winner, -1), best)
-        chosen = np.zeros(len(rows), dtype=bool)
-        chosen[best[best >= 0]] = True
-        supplier |= chosen
-        empty &= best < 0
         mine, theirs = column[rows], column[rows[winner]][group]
         twin &= (mine == theirs) | (~np.isfinite(mine) & ~np.isfinite(theirs))
         if rule == "mean":
-            cells = np.where(present, column[rows], 0.0)
-            total, number = np.add.reduceat(cells, starts), np.add.reduceat(present.astype(np.int64), starts)
-            has = best >= 0
-            several = has & conflict
+            best = np.maximum.reduceat(np.where(present, here, -1), starts)
+            total = np.add.reduceat(np.where(present, column[rows], 0.0), starts)
+            number = np.add.reduceat(present.astype(np.int64), starts)
+            several = (best >= 0) & conflict
             column[rows[best[several]]] = total[several] / number[several]
-        ledger.set_aside(rows[present & ~chosen], "duplicate")
-    used = supplier | (gives & empty[group]) | (gives & conflict[group] & (rule != "mean"))
+        else:
+            best = np.minimum.reduceat(np.where(present, here, len(rows)), starts)
+            best = np.where(best == len(rows), -1, best)
+            best = np.where(conflict, np.where(present[winner], winner, -1), best)
+        gives = np.zeros(len(rows), dtype=bool)
+        gives[best[best >= 0]] = True
+        supplier |= gives
+        empty &= best < 0
+        ledger.set_aside(rows[present & ~gives], "duplicate")
+    used = supplier | (chosen_row & (empty[group] | (conflict[group] & (rule != "mean"))))
     lost = ~used
     agree = lost & (~conflict[group] | twin)
     first = account.rows.set_aside(rows[agree], same)

@@ -122,7 +122,7 @@ class _Evidence:
 
     @property
     def fair(self) -> bool:
-        return self.gap > 0 and self.edge > 3 * self.usual
+        return self.gap > 0 and self.edge > 1.5 * self.usual
 
 
 def mark_missing(

@@ -139,7 +139,12 @@ def numbers(
     return values, unit
 
 
-_SPELLINGS = pa.array(sorted({spelling for word in MISSING_WORDS for spelling in (word, word.upper(), word.title(), word.capitalize())} | {"NaN"}))
+_SPELLINGS = pa.array(
+    sorted(
+        {spelling for word in MISSING_WORDS for spelling in (word, word.upper(), word.title(), word.capitalize())}
+        | {"NaN"}
+    )
+)
 
 
 def _without_words(cells: pa.Array) -> tuple[pa.Array, list[tuple[str, np.ndarray]]]:

@@ -51,7 +51,9 @@ def _series(frame: pd.DataFrame) -> list[tuple[str, np.ndarray, np.ndarray]]:
         names = frame["unique_id"].cat.categories
         bounds = np.flatnonzero(np.concatenate([[True], codes[1:] != codes[:-1], [True]]))
         return [
-            (str(names[codes[a]]), clock[a:b], values[a:b]) for a, b in zip(bounds[:-1], bounds[1:], strict=True) if b > a
+            (str(names[codes[a]]), clock[a:b], values[a:b])
+            for a, b in zip(bounds[:-1], bounds[1:], strict=True)
+            if b > a
         ]
     index = frame.index
     clock = (index.tz_localize(None) if index.tz is not None else index).to_numpy()
@@ -151,7 +153,15 @@ def _map(series: list[tuple[str, np.ndarray, np.ndarray]], report: ReadingReport
     if span[1] <= span[0]:
         span[1] = span[0] + 1
     axis.set_facecolor("white")
-    axis.imshow(share, aspect="auto", interpolation="nearest", cmap="Blues", vmin=-0.2, vmax=1, extent=(span[0], span[1], rows, 0))
+    axis.imshow(
+        share,
+        aspect="auto",
+        interpolation="nearest",
+        cmap="Blues",
+        vmin=-0.2,
+        vmax=1,
+        extent=(span[0], span[1], rows, 0),
+    )
     locator = AutoDateLocator()
     axis.xaxis_date()
     axis.xaxis.set_major_locator(locator)

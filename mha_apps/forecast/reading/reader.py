@@ -238,7 +238,12 @@ def _leave_out(table: Table, k: int, why: str, left_out: list[ColumnReport]) -> 
     name = table.names[k]
     ledger = table.account.cells[name] = Ledger(table.count)
     ledger.set_aside(np.ones(table.count, dtype=bool), why)
-    oddity = {"text": "text", "row counter": "counts the rows", "not asked for": "not among --columns", "beside the value": "stands beside the value (--columns reads it)"}[why]
+    oddity = {
+        "text": "text",
+        "row counter": "counts the rows",
+        "not asked for": "not among --columns",
+        "beside the value": "stands beside the value (--columns reads it)",
+    }[why]
     if why == "text" and isinstance(table.columns[k], pa.Array):
         distinct = len(table.columns[k].unique().drop_null())
         example = next((str(text) for text in table.columns[k].slice(0, 1000).to_pylist() if text), "")[:20]
@@ -680,7 +685,15 @@ def _show_offences(
     for reason in account.rows.counts():
         for row in account.rows.first(reason, FIRST_LINES):
             report.offences.append(offence(int(row), reason, None))
-    quiet = {"text", "row counter", "not asked for", "beside the value", "column not in this file", "blank", "duplicate"}
+    quiet = {
+        "text",
+        "row counter",
+        "not asked for",
+        "beside the value",
+        "column not in this file",
+        "blank",
+        "duplicate",
+    }
     shown: dict[str, int] = {}
     for name, ledger in account.cells.items():
         for reason in ledger.counts():

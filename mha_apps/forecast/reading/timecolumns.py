@@ -693,10 +693,24 @@ def _logger_array(look: _Look) -> Times | None:
                 found.append((4, days * DAY + hour * HOUR, possible & np.isfinite(parts[3]), "year, month, day, hour"))
                 if len(parts) > 4 and _within(parts[4], ok & np.isfinite(parts[4]), 0, 59):
                     minute = np.where(np.isfinite(parts[4]), parts[4], 0).astype(np.int64)
-                    found.append((5, found[-1][1] + minute * MINUTE, found[-1][2] & np.isfinite(parts[4]), "year, month, day, hour, minute"))
+                    found.append(
+                        (
+                            5,
+                            found[-1][1] + minute * MINUTE,
+                            found[-1][2] & np.isfinite(parts[4]),
+                            "year, month, day, hour, minute",
+                        )
+                    )
         if _within(parts[1], ok, 1, 366) and _within(parts[2], ok, 0, 2400):
             days, possible = year_days(year, second)
-            found.append((3, days * DAY + third // 100 * HOUR + third % 100 * MINUTE, possible & (third % 100 < 60), "year, day of year, HHMM"))
+            found.append(
+                (
+                    3,
+                    days * DAY + third // 100 * HOUR + third % 100 * MINUTE,
+                    possible & (third % 100 < 60),
+                    "year, day of year, HHMM",
+                )
+            )
         # The reading with the fewest columns under which the rows have times of their own
         for width, wall, possible, what in found:
             good = ok & possible
@@ -705,7 +719,9 @@ def _logger_array(look: _Look) -> Times | None:
                 if width == 4 and (hour[good].min() >= 1 and hour[good].max() == 24):
                     hours = (1, 24)
                 dateonly = what == "year, month, day"
-                return Times(list(range(k, k + width)), np.where(good, wall, 0), good, what, dateonly=dateonly, hours=hours)
+                return Times(
+                    list(range(k, k + width)), np.where(good, wall, 0), good, what, dateonly=dateonly, hours=hours
+                )
     return None
 
 

@@ -226,7 +226,7 @@ def _clock_first(shape: bytes, start: int, clocks: bool) -> Layout | None:
         if clock is None:
             continue
         layout = _after_clock(shape, clock.end(), _digits(clock), "none", True, 0, False)
-        if layout is not None:
+        if layout is not None and not (layout.interval and clock[0].isdigit()):  # 2024-13-45 is no interval
             return layout
         half = _HALF.match(shape, clock.end())
         join = _JOIN.match(shape, half.end() if half else clock.end())

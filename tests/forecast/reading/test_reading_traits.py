@@ -43,7 +43,9 @@ class Case:
         return self.name
 
 
-def frame(values: dict[str, list[float]], start: Any = "2024-05-14 22:00", freq: Any = "h", tz: str | None = None) -> pd.DataFrame:
+def frame(
+    values: dict[str, list[float]], start: Any = "2024-05-14 22:00", freq: Any = "h", tz: str | None = None
+) -> pd.DataFrame:
     length = len(next(iter(values.values())))
     index = pd.date_range(start, periods=length, freq=freq, tz=tz, name="time")
     return pd.DataFrame({name: np.array(column, dtype=float) for name, column in values.items()}, index=index)
@@ -61,7 +63,11 @@ def table(
     head = f"time{sep}temp{sep}hum" if head is None else head
     lines = [line for line in head.split("\n") if line]
     for k, time in enumerate(times):
-        cells = [time.strftime(stamp), blank if np.isnan(T[k]) else f"{T[k]}".replace(".", decimal), f"{H[k]}".replace(".", decimal)]
+        cells = [
+            time.strftime(stamp),
+            blank if np.isnan(T[k]) else f"{T[k]}".replace(".", decimal),
+            f"{H[k]}".replace(".", decimal),
+        ]
         lines.append(sep.join(f"{quote}{cell}{quote}" for cell in cells) + tail)
     return end.join(lines) + end
 
@@ -164,7 +170,9 @@ def rows(stamps: list[str], head: str = "time,v", values: list[Any] | None = Non
     return head + "\n" + "".join(f"{stamp}{sep}{value}.5\n" if isinstance(value, int) else f"{stamp}{sep}{value}\n" for stamp, value in zip(stamps, values, strict=True))  # fmt: skip
 
 
-def one(count: int, start: Any = "2024-05-14 22:00", freq: Any = "h", tz: str | None = None, name: str = "v") -> pd.DataFrame:
+def one(
+    count: int, start: Any = "2024-05-14 22:00", freq: Any = "h", tz: str | None = None, name: str = "v"
+) -> pd.DataFrame:
     return frame({name: [k + 0.5 for k in range(1, count + 1)]}, start, freq, tz)
 
 
@@ -350,7 +358,11 @@ GRID = [
 
 
 def long_rows(head: str = "time,sensor,value", sep: str = ",") -> str:
-    lines = [sep.join((str(t), name, str(value))) for k, t in enumerate(HOURS) for name, value in (("a", k + 1.5), ("b", k + 10.5))]
+    lines = [
+        sep.join((str(t), name, str(value)))
+        for k, t in enumerate(HOURS)
+        for name, value in (("a", k + 1.5), ("b", k + 10.5))
+    ]
     return head.replace(",", sep) + "\n" + "\n".join(lines) + "\n"
 
 
@@ -407,7 +419,9 @@ def check(case: Case, path: Path) -> None:
     expected = case.frame
     pd.testing.assert_frame_equal(got, expected, check_freq=True, check_index_type=True)
     assert report.set_aside == case.rows
-    assert {reason: count for reason, count in report.cells_set_aside.items() if not reason.startswith("row:")} == case.cells
+    assert {
+        reason: count for reason, count in report.cells_set_aside.items() if not reason.startswith("row:")
+    } == case.cells
     assert report.rows_read == report.rows_used + sum(report.set_aside.values())
     assert report.cells_read == report.cells_used + sum(report.cells_set_aside.values())
     if "aggregate" not in case.options:
