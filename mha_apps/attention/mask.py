@@ -96,11 +96,12 @@ class Mask:
         return self.at(query, torch.arange(key_length, device=device), query_length, key_length, heads)
 
     def at(self, query: Tensor, key: Tensor, query_length: int, key_length: int, heads: int | None = None) -> Tensor:
-        """The rows and columns at the given indices, broadcasting to (batch, heads, len(query), len(key))."""
+        """The rows and columns at the given indices, (batch or 1, heads or 1, rows, columns)."""
         grid = Grid(query.unsqueeze(1), key.unsqueeze(0), query_length, key_length)
         allowed = self.for_heads(heads).allowed(grid)
         allowed = allowed.reshape((1,) * (4 - allowed.dim()) + tuple(allowed.shape))
-        return allowed.expand(allowed.shape[0], allowed.shape[1], len(query), len(key))
+        # shape[0] and not len(), which would fix the length of an exported graph.
+        return allowed.expand(allowed.shape[0], allowed.shape[1], query.shape[0], key.shape[0])
 
     def support(self, query_length: int, key_length: int) -> list[Pattern]:
         """Patterns that together hold every pair that this mask allows (and maybe more)."""
@@ -110,9 +111,9 @@ class Mask:
         """Which keys some query may attend to, (batch or 1, key_length); None: all of them."""
         if self.band is not None:
             return _seen_in_band(self.band, query_length, key_length, device)
-        rows = max(2**24 // max(key_length, 1), 1)
         if torch.compiler.is_compiling():
-            rows = query_length
+            return self.materialize(query_length, key_length, device).any(dim=2).any(dim=1)
+        rows = max(2**24 // max(key_length, 1), 1)
         key = torch.arange(key_length, device=device)
         seen = None
         for start in range(0, max(query_length, 1), rows):
@@ -234,6 +235,10 @@ class Dilated(Mask):
     def __post_init__(self) -> None:
         if self.window < 0 or self.dilation < 1:
             raise ValueError(f"Dilated needs window >= 0 and dilation >= 1, got {self.window} and {self.dilation}")
+
+    @property
+    def band(self) -> Band:  # type: ignore[override]
+        return Band(self.window * self.dilation, self.window * self.dilation, self.dilation)
 
     def allowed(self, grid: Grid) -> Tensor:
         distance = grid.key - grid.position
@@ -412,11 +417,6 @@ class Segments(Mask):
                     f"Segments of shape {tuple(ids.shape)} do not fit {(shape[0], length)}, which is (batch, length)"
                 )
 
-    def seen(self, query_length: int, key_length: int, device: torch.device) -> Tensor:
-        return torch.stack([torch.isin(keys, ids) for ids, keys in zip(self.query_ids, self.key_ids, strict=True)]).to(
-            device
-        )
-
     def __repr__(self) -> str:
         return f"Segments({self.query_ids.tolist()}, {self.key_ids.tolist()})"
 
@@ -550,7 +550,8 @@ class Or(_Pair):
         return pattern.union([*first, *second], query_length, key_length)
 
     def seen(self, query_length: int, key_length: int, device: torch.device) -> Tensor | None:
-        first, second = (m.seen(query_length, key_length, device) for m in (self.first, self.second))
+        first = self.first.seen(query_length, key_length, device)
+        second = None if first is None else self.second.seen(query_length, key_length, device)
         return None if first is None or second is None else first | second
 
     def __repr__(self) -> str:

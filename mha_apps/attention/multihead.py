@@ -217,4 +217,5 @@ def _at_kept(
     query = torch.arange(query_length, device=position.device)
     grid = Grid(query.unsqueeze(1), position.unsqueeze(0), query_length, key_length)
     kept = Dense(mask.at(query, position, query_length, key_length, heads))
-    return kept, [TensorBias(bias.read(grid)) for bias in biases]
+    read = (bias.read(grid) for bias in biases)
+    return kept, [TensorBias(bias if bias.dim() != 3 else bias.unsqueeze(0)) for bias in read]

@@ -56,12 +56,12 @@ def choose(
         mask, biases, dropout: as the kernels take them.
         training: whether gradients are needed.
     """
+    if torch.compiler.is_exporting() or torch.onnx.is_in_onnx_export():
+        return Plan("explicit", "an exported graph takes plain operators and any length")
     _, heads, query_length, key_length = shape
     tracing = torch.compiler.is_compiling() or torch.jit.is_tracing()
     fused = not dropout and not (training and any(bias.tensor.requires_grad for bias in biases))
     short = device.type == "cpu" and key_length < SDPA_FROM["training" if training else "inference"]
-    if torch.onnx.is_in_onnx_export():
-        return Plan("explicit", "an exported graph takes plain operators and any length")
     if mask is not None and not is_plain_causal(mask, query_length, key_length):
         pairs = query_length * key_length
         patterns, needed = _needed(mask, heads, query_length, key_length)
