@@ -29,7 +29,8 @@ class Replacement:
     Attributes:
         replaced: the core of each attention module that was replaced, by the module's name in the model. Set
             ``core.kernel`` to choose a kernel, and ``mask`` of the module itself to narrow its attention.
-        refused: why a module was left as it was, by its name.
+        refused: why a module was left as it was, by its name; also those that are attention by their class's name
+            but of no kind that is known here.
     """
 
     replaced: dict[str, MultiHeadAttention] = field(default_factory=dict)
@@ -77,10 +78,10 @@ def replace_attention(
     if not found:
         if any(isinstance(module, _Adapter | MultiHeadAttention) for module in model.modules()):
             return Replacement()
-        others = sorted({type(m).__name__ for m in model.modules() if "attention" in type(m).__name__.lower()})
+        others = ", ".join(sorted({type(module).__name__ for module in _unknown(model).values()}))
         raise ValueError(
             "found no nn.MultiheadAttention, timm Attention or Hugging Face ViT or BERT attention in "
-            f"{type(model).__name__}" + (f"; it has {', '.join(others)}, which cannot be replaced" if others else "")
+            f"{type(model).__name__}" + (f"; it has {others}, which cannot be replaced" if others else "")
         )
     refused = {name: why for name, (module, kind) in found.items() if (why := kind.why_not(module)) is not None}
     if refused and strict:
@@ -93,6 +94,7 @@ def replace_attention(
         if isinstance(module, nn.TransformerEncoder) and any(isinstance(m, _Adapter) for m in module.modules()):
             # Its fast path would read the weights and pass by the core.
             module.use_nested_tensor = False
+    refused |= {name: f"{type(module).__name__} is not known here" for name, module in _unknown(model).items()}
     return Replacement(replaced, refused)
 
 
@@ -200,7 +202,7 @@ class _TorchAdapter(_Adapter):
             keys["in_proj_bias"] = tuple(f"core.{name}.bias" for name in ("query", "key", "value"))
             keys["out_proj.bias"] = ("core.output.bias",)
         for name in ("in_proj_weight", "in_proj_bias", "q_proj_weight", "k_proj_weight", "v_proj_weight"):
-            host._parameters.pop(name)  # those that are None too, since they are properties now
+            host._parameters.pop(name, None)  # those that are None too, since they are properties now
         # With this, nn.TransformerEncoderLayer leaves its fast path, which would not call the core.
         host._qkv_same_embed_dim = False
         return core, keys
@@ -396,6 +398,16 @@ def _kind(module: nn.Module) -> type[_Adapter] | None:
     if origin.startswith("transformers.") and name in HUGGING_FACE and _hf_projections(module):
         return _HuggingFaceAdapter
     return None
+
+
+def _unknown(model: nn.Module) -> dict[str, nn.Module]:
+    """Modules that are attention by name, and neither of a known kind nor around one."""
+    return {
+        name: module
+        for name, module in model.named_modules()
+        if "attention" in type(module).__name__.lower()
+        and not any(isinstance(inner, MultiHeadAttention) or _kind(inner) is not None for inner in module.modules())
+    }
 
 
 def _hf_projections(module: nn.Module) -> bool:

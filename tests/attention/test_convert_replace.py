@@ -381,12 +381,19 @@ def test_what_cannot_be_replaced_is_named_and_nothing_is_changed():
     assert "zero was left as it was: add_zero_attn" in str(report)
 
 
-def test_a_model_without_known_attention_is_refused_with_what_it_has():
-    class WindowAttention(nn.Module):
-        pass
+class WindowAttention(nn.Module):
+    pass
 
-    with pytest.raises(ValueError, match="WindowAttention"):
+
+def test_a_model_without_known_attention_is_refused_with_what_it_has():
+    with pytest.raises(ValueError, match="it has WindowAttention"):
         replace_attention(nn.Sequential(nn.Linear(2, 2), WindowAttention()))
+
+
+def test_attention_of_an_unknown_class_is_reported_beside_what_was_replaced():
+    report = replace_attention(nn.Sequential(nn.MultiheadAttention(12, 3), WindowAttention()))
+    assert list(report.replaced) == ["0"]
+    assert report.refused == {"1": "WindowAttention is not known here"}
 
 
 def test_a_second_replacement_changes_nothing():
