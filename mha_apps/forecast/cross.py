@@ -18,7 +18,7 @@ from .windows import Windows, centre
 __all__ = ["MOST_CHANNELS", "Cross", "CrossMoments", "accumulate", "solve", "summarise"]
 
 MOST_CHANNELS = 16  # the weights grow with the square of the channels
-PENALTIES = (0.3, 1.0, 3.0, 10.0)
+PENALTIES = (0.3, 1.0, 3.0, 10.0, 30.0)
 
 
 def summarise(past: Tensor, mask: Tensor) -> Tensor:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import asdict, dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -11,7 +13,7 @@ from torch import Tensor
 from . import cross, ridge
 from .cross import Cross
 from .plan import Plan
-from .selection import Block, Verdict, judge, rolling_folds
+from .selection import Block, judge, rolling_folds
 from .windows import Windows, centre
 
 __all__ = ["LinearPath", "fit_linear", "thin", "whole"]
@@ -77,7 +79,6 @@ def fit_linear(
         The path, and what was tried.
     """
     horizon, trailing = windows.horizon, plan.trailing
-    validation = thin(whole(plan.validation, horizon), windows.series)
     folds = rolling_folds(plan.train, folds=FOLDS, horizon=horizon)
     moments = _prefixes(windows, plan, [fold[0][1] for fold in folds] + [plan.train[1]])
 
@@ -85,23 +86,24 @@ def fit_linear(
         each = [ridge.solve(of, look_back=length, penalty=penalty) for length in plan.look_backs]
         return torch.stack(each).mean(0)  # the mean of linear maps is a linear map
 
-    trials = [
-        {"penalty": penalty, "mse": ridge.error(weights(moments[-1], penalty), windows, validation, trailing=trailing)}
-        for penalty in penalties
-    ]
-    # NaN, where validation holds no value, loses to every number.
-    best = min(trials, key=lambda trial: trial["mse"] if trial["mse"] == trial["mse"] else float("inf"))
+    rounds: list[tuple[Block, Block]] = [*folds, (plan.train, plan.validation)]
+    trials = []
+    for penalty in penalties:
+        errors = []
+        for of, (_, scored) in zip(moments, rounds, strict=True):
+            origins = thin(whole(scored, horizon)[:: max(1, horizon // 48)], windows.series, 50_000)
+            errors.append(ridge.error(weights(of, penalty), windows, origins, trailing=trailing))
+        # Logarithms, so that each round counts alike, and both errors, since the penalty trades one for the other.
+        known = [math.log(mse * mae) / 2 for mse, mae in errors if mse > 0]
+        score = sum(known) / len(known) if known else 0.0
+        trials.append({"penalty": penalty, "score": score, "mse": errors[-1][0], "mae": errors[-1][1]})
+    best = min(trials, key=lambda trial: trial["score"])
     path = LinearPath(weights(moments[-1], best["penalty"]))
     facts: dict[str, Any] = {"penalty": best["penalty"], "look_backs": list(plan.look_backs), "trials": trials}
 
     if channels and 2 <= windows.series <= cross.MOST_CHANNELS:
-        rounds: list[tuple[Block, Block]] = [*folds, (plan.train, plan.validation)]
         bases = [weights(of, best["penalty"]) for of in moments]
-        found, verdict, penalty = _fit_cross(windows, rounds, bases, trailing=trailing)
-        facts["cross"] = {"kept": verdict.kept, "penalty": penalty, "gains": list(verdict.gains)}
-        facts["cross"] |= {"mean": verdict.mean, "standard_error": verdict.standard_error}
-        if verdict.kept:
-            path.cross = found
+        path.cross, facts["cross"] = _fit_cross(windows, rounds, bases, trailing=trailing)
     return path, facts
 
 
@@ -119,41 +121,65 @@ def _prefixes(windows: Windows, plan: Plan, ends: list[int]) -> list[ridge.Momen
     return sums
 
 
+def blocks_of(horizon: int) -> list[tuple[int, int]]:
+    """Steps 0 to 6, 6 to 12, 12 to 24 and so on: what holds for the next hours need not hold for next week."""
+    edges = [0, 6]
+    while edges[-1] < horizon:
+        edges.append(edges[-1] * 2)
+    return [(first, min(last, horizon)) for first, last in pairwise(edges) if first < horizon]
+
+
 def _fit_cross(
     windows: Windows, rounds: list[tuple[Block, Block]], bases: list[Tensor], *, trailing: int
-) -> tuple[Cross, Verdict, float]:
-    """The correction fitted on the last round's rows, with the penalty whose mean gain over all rounds is largest."""
+) -> tuple[Cross | None, list[dict[str, Any]]]:
+    """The correction fitted on the last round's rows, decided for each block of the horizon by all rounds.
+
+    A block takes the penalty whose mean gain over the rounds is largest, if that gain holds up, and else no
+    correction.
+    """
     horizon, channels = windows.horizon, windows.series
-    gains: dict[float, list[float]] = {penalty: [] for penalty in cross.PENALTIES}
+    gains: dict[float, list[Tensor]] = {penalty: [] for penalty in cross.PENALTIES}
     fitted: dict[float, Cross] = {}
     for (train, scored), base in zip(rounds, bases, strict=True):
         # Neighbouring origins share almost everything; every second one halves the time.
         origins = thin(whole(train, horizon)[::2], channels)
         moments = cross.accumulate(windows, base, origins, trailing=trailing)
         fitted = {penalty: cross.solve(moments, channels=channels, penalty=penalty) for penalty in gains}
-        origins = thin(whole(scored, horizon)[:: max(1, horizon // 16)], channels, 100_000)
+        origins = thin(whole(scored, horizon)[:: max(1, min(horizon, 48) // 16)], channels, 100_000)
         before, after = _errors(windows, base, fitted, origins, trailing=trailing)
         for penalty, error in after.items():
-            gains[penalty].append(1 - error / before if before > 0 else float("nan"))
-    verdicts = {penalty: judge(each) for penalty, each in gains.items()}
-    penalty = max(verdicts, key=lambda choice: verdicts[choice].mean)
-    return fitted[penalty], verdicts[penalty], penalty
+            gains[penalty].append(1 - error / before)
+    chosen: list[dict[str, Any]] = []
+    weights = torch.zeros_like(fitted[cross.PENALTIES[0]].weights)
+    for number, (first, last) in enumerate(blocks_of(horizon)):
+        verdicts = {penalty: judge([float(gain[number]) for gain in each]) for penalty, each in gains.items()}
+        penalty = max(verdicts, key=lambda choice: verdicts[choice].mean)
+        verdict = verdicts[penalty]
+        if verdict.kept:
+            weights[..., first:last] = fitted[penalty].weights[..., first:last]
+        chosen.append({"steps": [first + 1, last], "penalty": penalty} | asdict(verdict))
+    if not bool(weights.any()):
+        return None, chosen
+    return Cross(fitted[cross.PENALTIES[0]].mean, weights), chosen
 
 
 def _errors(
     windows: Windows, base: Tensor, corrections: dict[float, Cross], origins: Tensor, *, trailing: int
-) -> tuple[float, dict[float, float]]:
-    """Mean squared error of ``base`` and of ``base`` with each correction, over the observed targets."""
-    count, before = 0, 0.0
-    after = dict.fromkeys(corrections, 0.0)
+) -> tuple[Tensor, dict[float, Tensor]]:
+    """Squared errors of ``base``, and of ``base`` with each correction, summed over each block of the horizon."""
+    blocks = [slice(*block) for block in blocks_of(windows.horizon)]
+
+    def by_block(gap: Tensor) -> Tensor:
+        squares = torch.where(torch.isfinite(gap), gap, 0.0).square().sum((0, 1))
+        return torch.stack([squares[block].sum() for block in blocks])
+
+    before = torch.zeros(len(blocks), dtype=torch.float64)
+    after = {penalty: before.clone() for penalty in corrections}
     for part in origins.split(256):
         past, future = windows.every_series(part)
         z, mask, level = centre(past.double(), trailing)
         gap = z @ base + level - future.double()
-        known = torch.isfinite(gap)
-        count += int(known.sum())
-        before += float(gap[known].square().sum())
+        before += by_block(gap)
         for penalty, correction in corrections.items():
-            after[penalty] += float((gap + correction.apply(z, mask))[known].square().sum())
-    count = max(count, 1)
-    return before / count, {penalty: total / count for penalty, total in after.items()}
+            after[penalty] += by_block(gap + correction.apply(z, mask))
+    return before, after

@@ -68,7 +68,6 @@ class AttentionPath(nn.Module):
             raise ValueError(f"look_back {look_back} is not a multiple of patch {patch}")
         self.patch, self.horizon = patch, horizon
         self.past_tokens, self.future_tokens = look_back // patch, -(-horizon // patch)
-        self.outputs = 1 + len(LEVELS)
         self.embed = nn.Linear(2 * patch, dim)
         self.waves = nn.Linear(2 * len(cycles), dim, bias=False) if cycles else None
         self.bins = nn.ModuleList(nn.Embedding(CYCLES[name].values, dim) for name in cycles)
@@ -91,9 +90,12 @@ class AttentionPath(nn.Module):
             near, far = Window(window, window), Dilated(window, max(1, period_tokens))
             self.mask = PerHead([near, far]) if heads % 2 == 0 else near | far
         self.norm = nn.LayerNorm(dim)
-        self.head = nn.Linear(dim, patch * self.outputs)
-        # One gate per block of the horizon, for the point and for the quantiles: at zero the linear path stands alone.
-        self.gate = nn.Parameter(torch.zeros(self.future_tokens, 2))
+        self.point = nn.Linear(dim, patch, bias=False)
+        self.quantiles = nn.Linear(dim, patch * len(LEVELS), bias=False)
+        # Gates per block of the horizon and feature, for the point and for the quantiles. At zero the linear path
+        # stands alone. A single number per block would be a saddle: a random head's output is uncorrelated with
+        # what is missing, so the number would hardly leave zero.
+        self.gate = nn.Parameter(torch.zeros(2, self.future_tokens, dim))
 
     def forward(
         self,
@@ -137,11 +139,10 @@ class AttentionPath(nn.Module):
             if self.across is not None and channels > 1:
                 x = self.across[depth](rearrange(x, "b c n d -> (b n) c d"))
                 x = rearrange(x, "(b n) c d -> b c n d", b=batch)
-        y = self.head(self.norm(x[:, :, self.past_tokens :]))
-        y = rearrange(y, "b c n (p o) -> b c n p o", o=self.outputs)
-        gate = self.gate[:, None, [0] + [1] * (self.outputs - 1)]
-        y = rearrange(y * gate, "b c n p o -> b c (n p) o")
-        return y[:, :, : self.horizon]
+        x = self.norm(x[:, :, self.past_tokens :])
+        point = rearrange(self.point(x * self.gate[0]), "b c n p -> b c (n p) 1")
+        quantiles = rearrange(self.quantiles(x * self.gate[1]), "b c n (p o) -> b c (n p) o", p=self.patch)
+        return torch.cat([point, quantiles], -1)[:, :, : self.horizon]
 
 
 class ForecastModel(nn.Module, PyTorchModelHubMixin):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import pandas as pd
@@ -38,11 +40,19 @@ class Plan:
     cycles: tuple[str, ...]
 
 
-def make_plan(frame: pd.DataFrame, recipe: ForecastRecipe, *, source: str = "the frame") -> Plan:
+def make_plan(
+    frame: pd.DataFrame, recipe: ForecastRecipe, *, source: str = "the frame", blocks: Sequence[int] | None = None
+) -> Plan:
     """Work out the plan from the training rows of ``frame`` alone.
 
+    Args:
+        frame: the whole table.
+        recipe: horizon, look-back and shares of the blocks.
+        source: names the file in messages.
+        blocks: the rows at which training, validation, calibration and test end, instead of the recipe's shares.
+
     Raises:
-        InputError: there are too few rows or no series; ``source`` names the file in the message.
+        InputError: there are too few rows or no series.
     """
     rows, horizon = len(frame), recipe.horizon
     if frame.shape[1] == 0:
@@ -53,9 +63,9 @@ def make_plan(frame: pd.DataFrame, recipe: ForecastRecipe, *, source: str = "the
             f"{source}: {rows} rows are too few for --horizon {horizon}, which needs {least}; lower --horizon"
         )
     shares = [recipe.validation, recipe.calibration] + ([recipe.holdout] if recipe.holdout else [])
-    blocks = split_rows(rows, *shares, horizon=horizon)
-    train, validation, calibration = blocks[:3]
-    test = blocks[3] if recipe.holdout else (rows, rows)
+    parts = list(pairwise([0, *blocks])) if blocks is not None else split_rows(rows, *shares, horizon=horizon)
+    train, validation, calibration = parts[:3]
+    test = parts[3] if len(parts) > 3 else (rows, rows)
     values = frame.to_numpy(dtype=np.float64)[: train[1]]
     if not np.isfinite(values).any():
         raise InputError(f"{source}: the first {train[1]} rows hold no value to train on; check the file")

@@ -84,13 +84,14 @@ def solve(moments: Moments, *, look_back: int, penalty: float) -> Tensor:
     return weights
 
 
-def error(weights: Tensor, windows: Windows, origins: Tensor, *, trailing: int) -> float:
-    """Mean squared error of ``weights`` over the observed targets at ``origins``; NaN if there are none."""
-    total, count = 0.0, 0
+def error(weights: Tensor, windows: Windows, origins: Tensor, *, trailing: int) -> tuple[float, float]:
+    """Mean squared and mean absolute error of ``weights`` over the observed targets; NaN if there are none."""
+    squares, absolutes, count = 0.0, 0.0, 0
     for batch in windows.chunks(origins):
         past, _, level = centre(batch.past.double(), trailing)
         gap = past @ weights + level - batch.future.double()
-        known = torch.isfinite(gap)
-        total += float(gap[known].square().sum())
-        count += int(known.sum())
-    return total / count if count else float("nan")
+        gap = gap[torch.isfinite(gap)]
+        squares += float(gap.square().sum())
+        absolutes += float(gap.abs().sum())
+        count += gap.numel()
+    return (squares / count, absolutes / count) if count else (float("nan"), float("nan"))

@@ -1,7 +1,8 @@
 """Choosing components in a way that does not fool itself: gains must repeat on folds that lie one after the other.
 
 A fold trains on the rows before a cut and scores on the rows up to the next one. A component is kept if its mean
-gain over the folds and the validation block exceeds one standard error and more than half of them agree.
+gain over the folds and the validation block exceeds one standard error and a tenth of a percent, and more than half
+of them agree.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from itertools import pairwise
 __all__ = ["Verdict", "judge", "rolling_folds"]
 
 Block = tuple[int, int]
+LEAST = 1e-3  # a relative gain below a tenth of a percent is not worth a component
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,7 @@ def judge(gains: Sequence[float]) -> Verdict:
     else:
         error = math.inf
     agree = sum(gain > 0 for gain in known) * 2 > len(known)
-    return Verdict(mean > error and agree, tuple(gains), mean, error)
+    return Verdict(mean > max(error, LEAST) and agree, tuple(gains), mean, error)
 
 
 def rolling_folds(train: Block, *, folds: int, horizon: int) -> list[tuple[Block, Block]]:

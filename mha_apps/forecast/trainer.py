@@ -67,20 +67,38 @@ def train(
     resolve_precision(recipe.precision, resolve_device(recipe.device))
     run = opened or Run.create(out, recipe, "forecast", force=force)
 
-    model, facts = build(frame.iloc[: plan.test[0]], plan, recipe)
-    inputs = make_inputs(model, frame.iloc[: plan.test[0]])
-    summary: dict[str, Any] = {}
-    if recipe.attention:
-        summary = fit(make_task(model, inputs, plan, recipe), recipe, run)
-        facts["attention"] = select(model, inputs, plan)
-    else:
-        model.attention_weight.zero_()
+    seen = frame.iloc[: plan.test[0]]
+    model, facts, summary = learn(seen, plan, recipe, run)
     model.cpu()
-    calibrate(model, inputs, plan)
+    calibrate(model, make_inputs(model, seen), plan)
     keep_tail(model, frame)
     model.save_pretrained(run.model_dir)
     run.write_summary(summary | facts)
     return run
+
+
+def learn(
+    frame: pd.DataFrame, plan: Plan, recipe: ForecastRecipe, run: Run
+) -> tuple[ForecastModel, dict[str, Any], dict[str, Any]]:
+    """Everything but the calibration: linear path, attention path, and the choice between them.
+
+    Args:
+        frame: the rows before the test block.
+        plan: the plan of the whole table.
+        recipe: the recipe.
+        run: where the shared loop writes.
+
+    Returns:
+        The model, what was chosen, and the loop's summary.
+    """
+    model, facts = build(frame, plan, recipe)
+    if not recipe.attention:
+        model.attention_weight.zero_()
+        return model, facts, {}
+    inputs = make_inputs(model, frame)
+    summary = fit(make_task(model, inputs, plan, recipe), recipe, run)
+    facts["attention"] = select(model, inputs, plan)
+    return model, facts, summary
 
 
 def build(frame: pd.DataFrame, plan: Plan, recipe: ForecastRecipe) -> tuple[ForecastModel, dict[str, Any]]:

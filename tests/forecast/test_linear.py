@@ -62,7 +62,7 @@ def test_a_channel_that_leads_another_is_found_and_used():
     windows, plan = plan_for(led())
     path, facts = fit_linear(windows, plan, channels=True)
     alone, _ = fit_linear(windows, plan, channels=False)
-    assert facts["cross"]["kept"]
+    assert facts["cross"][0]["kept"]
     past, future = windows.every_series(whole(plan.calibration, HORIZON))
     z, mask, level = centre(past.double(), plan.trailing)
 
@@ -75,14 +75,28 @@ def test_a_channel_that_leads_another_is_found_and_used():
 def test_channels_that_say_nothing_about_each_other_are_left_alone():
     windows, plan = plan_for(np.random.default_rng(3).normal(size=(900, 3)))
     path, facts = fit_linear(windows, plan, channels=True)
-    assert not facts["cross"]["kept"]
+    assert not any(block["kept"] for block in facts["cross"])
     assert path.cross is None
 
 
-def test_the_penalty_with_the_smaller_validation_error_is_kept():
+def test_each_block_of_the_horizon_is_decided_by_its_own_gains():
+    values = led(rows=1500)
+    frame = pd.DataFrame(values, index=pd.date_range("2024", periods=1500, freq="h"))
+    plan = make_plan(frame, ForecastRecipe(csv="x", horizon=24, look_back=LOOK_BACK))
+    scaled = Scaler.fit(values[: plan.train[1]]).forward(values[: plan.test[0]])
+    path, facts = fit_linear(Windows(scaled, look_back=plan.look_back, horizon=24), plan, channels=True)
+    assert [block["steps"] for block in facts["cross"]] == [[1, 6], [7, 12], [13, 24]]
+    # The other channel is known five steps ahead: that is worth a lot in the first block, and nothing after it.
+    assert [block["mean"] > 0.1 for block in facts["cross"]] == [True, False, False]
+    for block in facts["cross"]:
+        first, last = block["steps"]
+        assert bool((path.cross.weights[..., first - 1 : last] != 0).any()) is block["kept"]
+
+
+def test_the_penalty_with_the_smallest_error_over_all_folds_is_kept():
     windows, plan = plan_for(led())
     _, facts = fit_linear(windows, plan, channels=False, penalties=(0.01, 100.0))
-    errors = {trial["penalty"]: trial["mse"] for trial in facts["trials"]}
+    errors = {trial["penalty"]: trial["score"] for trial in facts["trials"]}
     assert errors[facts["penalty"]] == min(errors.values())
 
 

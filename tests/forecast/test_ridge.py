@@ -76,4 +76,4 @@ def test_a_linear_recurrence_is_forecast_exactly():
     windows = Windows(values[:, None], look_back=40, horizon=6, dtype=torch.float64)
     moments = ridge.accumulate(windows, torch.arange(40, 200), trailing=10)
     weights = ridge.solve(moments, look_back=40, penalty=1e-9)
-    assert ridge.error(weights, windows, torch.arange(200, 290), trailing=10) < 1e-10
+    assert ridge.error(weights, windows, torch.arange(200, 290), trailing=10)[0] < 1e-10
