@@ -9,7 +9,7 @@ demo: $(VENV)/.installed  ## train the three applications on embedded data and w
 	$(BIN)/mha-apps demo --force
 
 test: $(VENV)/.installed-dev  ## the quick test suite
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --dist loadfile
 
 test-slow: $(VENV)/.installed-dev  ## the tests that take longer
 	$(BIN)/python -m pytest -m slow

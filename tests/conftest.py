@@ -1,8 +1,13 @@
 """What all tests share."""
 
+import os
 from pathlib import Path
 
 import pytest
+
+if "PYTEST_XDIST_WORKER" in os.environ:
+    # The workers share the cores: a thread each. Set before torch is imported, and inherited by what tests start.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 @pytest.fixture(scope="session")
