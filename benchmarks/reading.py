@@ -47,8 +47,14 @@ def write(
 def told(path: Path, dialect: dict[str, Any]) -> pd.DataFrame:
     """pandas with every option that helps it."""
     return pd.read_csv(
-        path, sep=dialect["sep"], decimal=dialect["decimal"], index_col=0, parse_dates=["time"], date_format=dialect["stamp"], engine="c"
-    )  # fmt: skip
+        path,
+        sep=dialect["sep"],
+        decimal=dialect["decimal"],
+        index_col=0,
+        parse_dates=["time"],
+        date_format=dialect["stamp"],
+        engine="c",
+    )
 
 
 def seconds(work: Callable[[], Any]) -> float:
@@ -74,9 +80,8 @@ def main() -> None:
             for _ in range(flags.turns):
                 pandas.append(seconds(lambda path=path, dialect=dialect: told(path, dialect)))
                 ours.append(seconds(lambda path=path: read_sensor_csv(path)))
-            print(
-                f"{name:<40} pandas {min(pandas):6.2f} s   reader {min(ours):6.2f} s   ratio {min(ours) / min(pandas):.2f}"
-            )
+            ratio = min(ours) / min(pandas)
+            print(f"{name:<40} pandas {min(pandas):6.2f} s   reader {min(ours):6.2f} s   ratio {ratio:.2f}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The account of rows and cells: one ledger that every stage passes through, so that the totals add up by construction."""
+"""The account of rows and cells: a ledger that every stage passes through, so that totals add up by construction."""
 
 from __future__ import annotations
 

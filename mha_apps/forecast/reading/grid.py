@@ -204,7 +204,7 @@ def _origin(utc: np.ndarray, wall: np.ndarray, step: int) -> int:
     if abs(centre) <= 0.25 * step or spread < 0.5:
         return base
     unit = next((u for u in (MINUTE, SECOND, MILLISECOND) if step >= 20 * u), 1)
-    return base + int(round(centre / unit)) * unit
+    return base + round(float(centre) / unit) * unit
 
 
 def stated(freq: str, utc: np.ndarray, wall: np.ndarray) -> Step:
@@ -339,8 +339,8 @@ def settle(
 ) -> tuple[int, int]:
     """Decides between rows that claim the same place.
 
-    Rows that agree wherever both have a value are merged: what one lacks, another gives. Rows that disagree compete, and
-    ``rule`` (last, first or mean) decides. A row that gives no cell is set aside.
+    Rows that agree wherever both have a value are merged: what one lacks, another gives. Rows that disagree compete,
+    and ``rule`` (last, first or mean) decides. A row that gives no cell is set aside.
 
     Args:
         account: receives what is set aside.

@@ -175,7 +175,8 @@ def mark_missing(
                 and evidence.gap > 10 * max(evidence.large, evidence.usual) > 0
             ):
                 remarks.append(
-                    f"{names[evidence.column]!r} holds a single {_shown(evidence.value)}; kept (--missing {_shown(evidence.value)} drops it)"
+                    f"{names[evidence.column]!r} holds a single {_shown(evidence.value)}; kept "
+                    f"(--missing {_shown(evidence.value)} drops it)"
                 )
             continue
         rows = evidence.rows if order is None else order[evidence.rows]

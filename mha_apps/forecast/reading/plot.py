@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -50,11 +51,7 @@ def _series(frame: pd.DataFrame) -> list[tuple[str, np.ndarray, np.ndarray]]:
         codes = frame["unique_id"].cat.codes.to_numpy()
         names = frame["unique_id"].cat.categories
         bounds = np.flatnonzero(np.concatenate([[True], codes[1:] != codes[:-1], [True]]))
-        return [
-            (str(names[codes[a]]), clock[a:b], values[a:b])
-            for a, b in zip(bounds[:-1], bounds[1:], strict=True)
-            if b > a
-        ]
+        return [(str(names[codes[a]]), clock[a:b], values[a:b]) for a, b in itertools.pairwise(bounds) if b > a]
     index = frame.index
     clock = (index.tz_localize(None) if index.tz is not None else index).to_numpy()
     return [(str(name), clock, frame[name].to_numpy()) for name in frame.columns]
@@ -83,7 +80,8 @@ def _panels(series: list[tuple[str, np.ndarray, np.ndarray]], report: ReadingRep
 
 
 def _title(report: ReadingReport) -> str:
-    return f"{Path(report.source).name}: {report.start} to {report.end}, step {report.step}, {report.zone or 'no zone'}; shaded: missing"
+    span = f"{report.start} to {report.end}, step {report.step}, {report.zone or 'no zone'}"
+    return f"{Path(report.source).name}: {span}; shaded: missing"
 
 
 def _shade(axis: object, clock: np.ndarray, missing: np.ndarray) -> None:

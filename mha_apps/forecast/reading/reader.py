@@ -1,8 +1,8 @@
 """Reads sensor data into a frame on a regular time grid, and accounts for every row and cell of it.
 
 The stages, each in a module of its own: what was named becomes bytes (`sources`), text (`text`), lines and fields
-(`dialect`, `table`), instants (`timecolumns`, `timetext`, `zones`), numbers (`numbers`, `missing`), sensors (`layout`) and
-series on a grid (`grid`, `series`). An account (`account`) goes with the rows through all of them.
+(`dialect`, `table`), instants (`timecolumns`, `timetext`, `zones`), numbers (`numbers`, `missing`), sensors (`layout`)
+and series on a grid (`grid`, `series`). An account (`account`) goes with the rows through all of them.
 """
 
 from __future__ import annotations
@@ -264,7 +264,8 @@ def _chosen(
         if name not in table.names:
             known = ", ".join(table.names[:12])
             raise InputError(
-                f"{table.source}, line {table.header or 1}: no column is called {name!r} (--columns); there are: {known}"
+                f"{table.source}, line {table.header or 1}: no column is called {name!r} (--columns); "
+                f"there are: {known}"
             )
     for k in list(values):
         if table.names[k] not in told.columns:
@@ -394,7 +395,8 @@ def _check_clock(reading: Reading, ending: int) -> None:
         if reading.times.hours is not None and reading.times.hours[1] == 25:
             row = int(rows[0])
             raise InputError(
-                f"{account.place(row)}: hours count to 25, so the clock has summer time; pass --tz, such as --tz Europe/Berlin"
+                f"{account.place(row)}: hours count to 25, so the clock has summer time; "
+                "pass --tz, such as --tz Europe/Berlin"
             )
         return
     if signature.sure:
@@ -403,13 +405,13 @@ def _check_clock(reading: Reading, ending: int) -> None:
         marks = [f"an hour comes twice on {_day(t)}" for t in signature.doubled[:1]]
         marks += [f"an hour is missing on {_day(t)}" for t in signature.skipped[:1]]
         raise InputError(
-            f"{account.place(row)}: the times look like {signature.rule} rules of summer time ({', '.join(marks)}); pass --tz, such as "
-            f"--tz {signature.zone}"
+            f"{account.place(row)}: the times look like {signature.rule} rules of summer time ({', '.join(marks)}); "
+            f"pass --tz, such as --tz {signature.zone}"
         )
     if signature.skipped and not signature.against:
         reading.table.notes.append(
-            f"an hour is missing on {_day(signature.skipped[0])}, as under {signature.rule} rules of summer time; if the clock is local, "
-            f"pass --tz, such as --tz {signature.zone}"
+            f"an hour is missing on {_day(signature.skipped[0])}, as under {signature.rule} rules of summer time; "
+            f"if the clock is local, pass --tz, such as --tz {signature.zone}"
         )
 
 
@@ -448,7 +450,7 @@ def _blocks(readings: list[Reading]) -> list[Block]:
 
 
 def _disjoint(members: list[Reading]) -> bool:
-    """Whether no times (of a sensor) are shared, but for one in a hundred, as where each month ends with the next one's first."""
+    """Whether no times (of a sensor) are shared, but for one in a hundred: months may end with the next one's first."""
     keys = []
     labels: dict[str, int] = {}
     for member in members:
@@ -568,7 +570,8 @@ def _report(
         report.notes.append("rows were not in the order of time; sorted")
     if laid.irregular:
         report.notes.append(
-            f"times follow no step; put on the nearest places of a grid of {report.step} (--freq and --aggregate choose)"
+            f"times follow no step; put on the nearest places of a grid of {report.step} "
+            "(--freq and --aggregate choose)"
         )
     _describe_columns(report, blocks, laid, frame, layout)
     _find_gaps(report, laid)
@@ -602,7 +605,8 @@ def _describe_columns(report: ReadingReport, blocks: list[Block], laid: Laid, fr
                 return
             finite = row[np.isfinite(row)]
             column = ColumnReport(
-                name=name, unit=units.get(name), used=len(finite), missing=1 - len(finite) / max(1, len(row)), cells=len(row),
+                name=name, unit=units.get(name), cells=len(row), used=len(finite),
+                missing=1 - len(finite) / max(1, len(row)),
                 least=float(finite.min()) if len(finite) else None,
                 mean=float(finite.mean()) if len(finite) else None,
                 greatest=float(finite.max()) if len(finite) else None,

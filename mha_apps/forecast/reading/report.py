@@ -58,8 +58,9 @@ class ReadingReport:
     """What was read and what became of it.
 
     Every row and every cell is accounted for: ``rows_read == rows_used + sum(set_aside.values())``, and
-    ``cells_read == cells_used + sum(cells_set_aside.values())``. A cell is a field of a row in a column other than those
-    that hold the time or the name of a sensor. Without ``aggregate``, ``cells_used`` is the number of values in the frame.
+    ``cells_read == cells_used + sum(cells_set_aside.values())``. A cell is a field of a row in a column other than
+    those that hold the time or the name of a sensor. Without ``aggregate``, ``cells_used`` is the number of values in
+    the frame.
     """
 
     source: str

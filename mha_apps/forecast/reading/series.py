@@ -25,7 +25,7 @@ WASTE = 4
 
 @dataclass
 class Block:
-    """Rows that go onto one grid, or onto one for each sensor: those of a file, or of several that continue each other."""
+    """Rows that go onto one grid, or onto one a sensor: those of a file, or of several that continue each other."""
 
     account: Account
     names: list[str]
@@ -134,9 +134,10 @@ def _lay_block(block: Block, told: ReadOptions, laid: Laid) -> None:
         if grid.step.how == "stated":
             _check_stated(block, grid, place[rows], groups[rows], utc[rows], told)
     keys = place if block.codes is None else _runs(groups, place)
-    _, more = settle(
+    settle(
         account, block.names, block.values, order, keys,
-        rule=told.duplicates, same="shares its time step with an equal row", other="shares its time step with a later row",
+        rule=told.duplicates, same="shares its time step with an equal row",
+        other="shares its time step with a later row",
     )  # fmt: skip
     for grid, members in grids:
         laid.parts += _parts(block, grid, members, bounds, order, place)
@@ -186,12 +187,13 @@ def _grids(
     sensors = list(range(len(bounds) - 1))
     if told.freq is not None:
         sort = np.argsort(utc, kind="stable")
-        step = stated(told.freq, utc[sort], wall[sort])
-        _check_size(block, step, utc, len(utc), order)
-        return [(Grid(step, utc, wall), sensors)]
+        told_step = stated(told.freq, utc[sort], wall[sort])
+        _check_size(block, told_step, utc, len(utc), order)
+        return [(Grid(told_step, utc, wall), sensors)]
     steps: dict[tuple[str, int], tuple[Step, list[int]]] = {}
     single: list[int] = []
     telling: np.ndarray | None = None
+    step: Step | None
     for sensor in sensors:
         part = slice(bounds[sensor], bounds[sensor + 1])
         step = infer(*_distinct(utc[part], wall[part]))
@@ -214,9 +216,9 @@ def _grids(
     if single:  # a sensor with one row follows the others
         max(steps.values(), key=lambda item: len(item[1]))[1].extend(single)
     grids = []
-    for step, members in steps.values():
+    for found, members in steps.values():
         rows = _members(bounds, sorted(members))
-        grids.append((Grid(step, utc[rows], wall[rows]), sorted(members)))
+        grids.append((Grid(found, utc[rows], wall[rows]), sorted(members)))
     return grids
 
 
@@ -243,8 +245,8 @@ def _check_size(block: Block, step: Step, utc: np.ndarray, rows: int, order: np.
     if places > max(MOST_PLACES, PLACES_PER_ROW * rows):
         at = int(order[np.argmax(utc)])
         raise InputError(
-            f"{block.account.place(at)}: from {_shown(utc.min())} to {_shown(utc.max())} a step of {step.name} makes {places} rows "
-            f"of {rows}; check these times, or pass a longer --freq"
+            f"{block.account.place(at)}: from {_shown(utc.min())} to {_shown(utc.max())} a step of {step.name} makes "
+            f"{places} rows of {rows}; check these times, or pass a longer --freq"
         )
 
 
@@ -260,8 +262,8 @@ def _check_stated(
     sharing = 1 - (int(pairs[-1]) + 1) / len(pairs)
     if sharing > 0.1:
         raise InputError(
-            f"{block.account.sources[0]}: --freq {told.freq} is coarser than the data ({sharing:.0%} of the rows share a step); "
-            "pass --aggregate mean, sum or last"
+            f"{block.account.sources[0]}: --freq {told.freq} is coarser than the data ({sharing:.0%} of the rows share "
+            "a step); pass --aggregate mean, sum or last"
         )
     native = infer(*_distinct(utc, to_wall(utc, block.zone)))
     if native is not None and native.approximate >= 2 * grid.step.approximate:
@@ -366,10 +368,12 @@ def frame_of(laid: Laid, told: ReadOptions) -> tuple[pd.DataFrame, str]:
         groups = "; ".join(f"{len(members)} at {name}" for (name, _), members in list(steps.items())[:5])
         if told.layout == "wide":
             raise InputError(
-                f"the sensors are on different grids ({groups}); join them with --freq and --aggregate, or drop --layout wide"
+                f"--layout wide: the sensors are on different grids ({groups}); join them with --freq and --aggregate, "
+                "or leave --layout out"
             )
         laid.notes.append(
-            f"sensors are on different grids ({groups}); long layout, each on its own (--freq with --aggregate joins them)"
+            f"sensors are on different grids ({groups}); long layout, each on its own "
+            "(--freq with --aggregate joins them)"
         )
         return _long(laid), "long"
     _rebase(laid)
@@ -381,7 +385,7 @@ def frame_of(laid: Laid, told: ReadOptions) -> tuple[pd.DataFrame, str]:
         laid.notes.append(f"long layout: a wide frame would have {cells} cells for {used}")
         return _long(laid), "long"
     if told.layout == "wide" and cells > 200_000_000:
-        raise InputError(f"a wide frame would have {cells} cells for {used}; drop --layout wide")
+        raise InputError(f"--layout wide: a wide frame would have {cells} cells for {used}; drop --layout wide")
     grid = laid.parts[0].grid
     index = grid.index(low, high, laid.zone)
     if len(laid.parts) == 1:
@@ -398,7 +402,7 @@ def frame_of(laid: Laid, told: ReadOptions) -> tuple[pd.DataFrame, str]:
 
 
 def _rebase(laid: Laid) -> None:
-    """Counts the places of all parts on one grid; their own grids have the same step and phase, but other first places."""
+    """Counts the places of all parts on one grid; their own have the same step and phase, but other first places."""
     grids = {id(part.grid): part.grid for part in laid.parts}
     if len(grids) == 1:
         return

@@ -1,4 +1,4 @@
-"""From what the user names (a file, several, a folder, an archive, a data frame) to bytes and frames, each with a name."""
+"""From what the user names (a file, several, a folder, an archive, a frame) to bytes and frames, each with a name."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeAlias
 
 import pandas as pd
 
@@ -28,7 +28,7 @@ PARQUET_SUFFIXES = {".parquet", ".pq"}
 MOST_EXPANSION = 300
 ALWAYS_ALLOWED = 256 << 20
 
-Readable = str | os.PathLike[str] | pd.DataFrame | Sequence[Any]
+Readable: TypeAlias = str | os.PathLike[str] | pd.DataFrame | Sequence[Any]
 
 
 @dataclass
@@ -162,9 +162,9 @@ def _members(name: str, data: bytes, depth: int) -> Iterator[Source]:
 
 
 def _unpacked(name: str, data: bytes) -> tuple[bytes, str] | None:
-    stream: IO[bytes]
+    stream: IO[bytes] | gzip.GzipFile | bz2.BZ2File | lzma.LZMAFile
     if data[:2] == b"\x1f\x8b":
-        packing, stream = "gzip", gzip.GzipFile(fileobj=io.BytesIO(data))
+        packing, stream = "gzip", gzip.GzipFile(fileobj=io.BytesIO(data))  # noqa: SIM115
     elif data[:3] == b"BZh":
         packing, stream = "bzip2", bz2.BZ2File(io.BytesIO(data))
     elif data[:6] == b"\xfd7zXZ\x00":
@@ -183,7 +183,7 @@ def _unpacked(name: str, data: bytes) -> tuple[bytes, str] | None:
         raise InputError(f"{name}: damaged {packing} data ({error}); pack it again") from None
 
 
-def _limited(name: str, stream: IO[bytes], packed: int) -> bytes:
+def _limited(name: str, stream: IO[bytes] | gzip.GzipFile | bz2.BZ2File | lzma.LZMAFile, packed: int) -> bytes:
     """Unpacks, but stops where no sensor file would be: a few bytes may unpack to more than the memory holds."""
     most = max(ALWAYS_ALLOWED, MOST_EXPANSION * packed)
     parts, total = [], 0

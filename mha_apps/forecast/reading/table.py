@@ -1,7 +1,8 @@
-"""From lines to columns of text: every line of data becomes one row, and lines that are no row are set aside by name."""
+"""From lines to columns of text: a line of data becomes a row, and lines that are no row are set aside by name."""
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -214,7 +215,7 @@ def _assemble(
     bounds = [0, *breaks.tolist(), len(starts)]
     short: list[int] = []
     long: list[int] = []
-    for begin, end in zip(bounds, bounds[1:], strict=False):
+    for begin, end in itertools.pairwise(bounds):
         if begin not in odd:
             piece = data[starts[begin] : ends[end - 1]]
             pieces.append(piece.replace(b"\n", b" ") if end - begin == 1 and b"\n" in piece else piece)

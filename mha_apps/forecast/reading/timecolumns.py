@@ -72,8 +72,8 @@ def find_times(table: Table, options: ReadOptions) -> Times:
     clock = next((k for k in range(len(table.names)) if look.clock_share(k) > 0.6), None)
     if clock is not None:
         raise InputError(
-            f"{table.source}, line {line}: column {table.names[clock]!r} holds times of the day but no column holds the date; "
-            "add a date column"
+            f"{table.source}, line {line}: column {table.names[clock]!r} holds times of the day but no column holds "
+            "the date; add a date column"
         )
     shown = ", ".join(repr(name) for name in table.names[:6]) + (", ..." if len(table.names) > 6 else "")
     raise InputError(
@@ -214,8 +214,8 @@ def _told(look: _Look) -> Times | None:
         column = look.table.columns[k]
         example = next((text for text in look.sample(k)), None) if isinstance(column, pa.Array) else None
         raise InputError(
-            f"{look.table.source}, line {int(look.table.account.lines[0])}: column {look.name(k)!r} holds no time that is "
-            f"understood (such as {example!r}); pass its format with --time-format, or another column with --time"
+            f"{look.table.account.place(0)}: column {look.name(k)!r} holds no time that is understood "
+            f"(such as {example!r}); pass its format with --time-format, or another column with --time"
         )
     dates = [
         k
@@ -237,21 +237,21 @@ def _by_format(look: _Look, columns: list[int], pattern: str) -> Times:
     if not columns:
         raise InputError(f"{look.table.source}: no column fits --time-format {pattern!r}; name the column with --time")
     texts = [look.table.columns[k] for k in columns]
-    series = None
-    for text in texts:
+    series = pd.Series(dtype=object)
+    for k, text in enumerate(texts):
         part = (
             pd.Series(text.to_pylist() if isinstance(text, pa.Array) else text.astype(str), dtype=object)
             .fillna("")
             .str.strip()
         )
-        series = part if series is None else series + " " + part
+        series = part if k == 0 else series + " " + part
     try:
         parsed = pd.to_datetime(series, format=pattern, errors="coerce", utc="%z" in pattern or None)
     except ValueError as error:
         raise InputError(f"--time-format {pattern!r}: {error}; see the codes of strptime") from None
     ok = parsed.notna().to_numpy()
     if not ok.any():
-        row = int(np.argmax(series.to_numpy() != "")) if series is not None else 0
+        row = int(np.argmax(series.to_numpy() != ""))
         raise InputError(
             f"{look.table.account.place(row)}: {series.iloc[row]!r} does not fit --time-format {pattern!r}"
         )
@@ -379,8 +379,8 @@ def _order(look: _Look, k: int, text: TimeText) -> tuple[str, str | None]:
     column = look.table.columns[k]
     example = column[row].as_py().strip()
     raise InputError(
-        f"{look.table.account.place(row)}: {example!r} in {look.name(k)!r} may be day or month first, and no date in the file "
-        "decides it; pass --dayfirst or --no-dayfirst"
+        f"{look.table.account.place(row)}: {example!r} in {look.name(k)!r} may be day or month first, and no date in "
+        "the file decides it; pass --dayfirst or --no-dayfirst"
     )
 
 
@@ -452,7 +452,7 @@ def _lettered(look: _Look, times: Times, k: int) -> Times:
 
 
 def _add_hours(look: _Look, times: Times, k: int, date_name: str) -> Times:
-    """Adds hours, hours and minutes written as one number, or a fraction of the day; with minutes and seconds beside."""
+    """Adds hours, hours and minutes as one number, or a fraction of the day; with minutes and seconds beside."""
     values = look.floats(k)
     ok = times.ok & (np.abs(values) < 240_000)
     # A few wrong cells do not turn hours into HHMM
@@ -550,7 +550,7 @@ def _parts(look: _Look, only: Sequence[int] | None = None) -> Times | None:
         return None
     used.append(year)
     years = look.floats(year)
-    ok = np.isfinite(years) & (years % 1 == 0)
+    ok = (np.abs(years) < 1e6) & (years % 1 == 0)
     full = np.where(ok, years, 0).astype(np.int64)
     full = np.where(full < 70, full + 2000, np.where(full < 100, full + 1900, full))
     # Two-digit years and flags both occur under the name "y"; four digits leave no doubt
@@ -564,7 +564,7 @@ def _parts(look: _Look, only: Sequence[int] | None = None) -> Times | None:
     def whole(k: int) -> np.ndarray:
         nonlocal ok
         values = look.floats(k)
-        fine = np.isfinite(values) & (values % 1 == 0)
+        fine = (np.abs(values) < 1e6) & (values % 1 == 0)
         ok = ok & fine
         used.append(k)
         return np.where(fine, values, 0).astype(np.int64)
@@ -582,7 +582,7 @@ def _parts(look: _Look, only: Sequence[int] | None = None) -> Times | None:
         values = look.floats(yearday)
         if np.any(values[np.isfinite(values)] % 1):  # decimal day of the year
             used.append(yearday)
-            ok &= np.isfinite(values)
+            ok &= np.abs(values) < 1e6
             fraction = np.where(ok, values % 1, 0)
             days, possible = year_days(full, np.where(ok, values // 1, 0).astype(np.int64))
         else:
@@ -678,7 +678,7 @@ def _logger_array(look: _Look) -> Times | None:
         columns = [j for j in range(k, min(k + 5, len(look.table.names))) if look.numeric(j)]
         if columns[:3] != [k, k + 1, k + 2]:
             continue
-        parts = [look.floats(j) for j in columns]
+        parts = [np.where(np.abs(look.floats(j)) < 1e6, look.floats(j), np.nan) for j in columns]
         ok = np.isfinite(parts[0]) & np.isfinite(parts[1]) & np.isfinite(parts[2])
         if ok.sum() < 2 or not _within(parts[0], ok, 1900, 2100):
             continue

@@ -1,8 +1,8 @@
 """From the text of times to instants, without a list of formats.
 
 The *shape* of a time is its text with every digit written as 0, such as ``0000-00-00 00:00``. A column has few shapes,
-so each is understood once (:func:`layout_of`), and all times of that shape are then read by position in NumPy. Any order,
-separator, month name, AM/PM mark, fraction, zone or interval is thus a matter of understanding one short string.
+so each is understood once (:func:`layout_of`), and all times of that shape are then read by position in NumPy. Any
+order, separator, month name, AM/PM mark, fraction, zone or interval is thus a matter of understanding one short string.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Layout(NamedTuple):
     digits: tuple[tuple[str, int, int], ...]
     """Name of a part, and the bytes from and to which its digits stand."""
     form: str
-    """How the date is written: ymd, abc (the order is open), ym, yj (day of year), yw (week), yq (quarter), y, or none."""
+    """How the date is written: ymd, abc (order open), ym, yj (day of year), yw (week), yq (quarter), y, or none."""
     clock: bool
     month: int = 0
     afternoon: bool | None = None

@@ -1,7 +1,8 @@
-"""Clocks and zones: which zone the times are in, the repeated and the missing hour, and clocks that hide a summer time."""
+"""Clocks and zones: the zone of the times, the repeated and the missing hour, and clocks that hide a summer time."""
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -26,7 +27,7 @@ def zone_of(name: str) -> Zone:
         InputError: if there is no such zone.
     """
     offset = re.fullmatch(r"(?:UTC|GMT)?\s*([+-])(\d{1,2})(?::?(\d{2}))?", name.strip(), re.I)
-    if offset:
+    if offset and int(offset[2]) < 16:
         return fixed((int(offset[2]) * 60 + int(offset[3] or 0)) * (-1 if offset[1] == "-" else 1))
     if name.strip().upper() in ("UTC", "Z", "GMT"):
         return UTC
@@ -82,9 +83,9 @@ def stated_zone(names: Iterable[str], comments: Iterable[str]) -> tuple[str, str
         place = _STATED.search(line) if len(line) <= 200 else None
         # A value may stand below its name: timezone,abbreviation / GMT,GMT
         below = re.search(r"time.?zone", before, re.I) and not re.search(r"time.?zone", line, re.I)
-        if place is None or not (place["place"] or below or _ZONE_WORDS.search(line)):
-            if len(line) > 200 or not _ZONE_WORDS.search(line):
-                continue
+        stated = place is not None and (place["place"] or below)
+        if not stated and (len(line) > 200 or not _ZONE_WORDS.search(line)):
+            continue
         if (found := _stated(line)) is not None:
             return found, f"the line {line[:60]!r}"
         zone_word = re.search(r"zone|fuseau|fuso|huso|\btz\b", line, re.I)
@@ -92,7 +93,7 @@ def stated_zone(names: Iterable[str], comments: Iterable[str]) -> tuple[str, str
         if zone_word and shorts:
             return ZONE_PAIRS.get(frozenset(shorts[:2]), shorts[0]), f"the line {line[:60]!r}"
         bare = re.search(r"(?:zone|offset)\D{0,12}([+-]\d{1,2}(?::?\d{2})?)(?!\d)", line, re.I)
-        if bare:
+        if bare and int(re.split(r"[:+-]", bare[1])[1][:2]) < 16:
             return bare[1], f"the line {line[:60]!r}"
     return None
 
@@ -106,9 +107,9 @@ def _stated(text: str) -> str | None:
             return ZoneInfo(match["place"]).key
         except (KeyError, ValueError, OSError):
             return None
-    if match["base"]:
+    if match["base"] and int(match["hours"]) < 16:
         return f"{'-' if match['sign'] in '-−' else '+'}{int(match['hours']):02d}:{match['minutes'] or '00'}"
-    return "UTC"
+    return "UTC" if match["bare"] else None
 
 
 @dataclass(frozen=True)
@@ -144,7 +145,7 @@ def _year_changes(name: str, year: int) -> tuple[Change, ...]:
         for month in range(1, 13)
     ]
     edges.append(edges[-1] + 31 * DAY)
-    for low, high in zip(edges, edges[1:], strict=False):
+    for low, high in itertools.pairwise(edges):
         before, after = _offset(zone, low), _offset(zone, high)
         if before == after:
             continue
@@ -200,7 +201,7 @@ class Localised:
 def localise(
     wall: np.ndarray, zone: Zone, groups: np.ndarray | None = None, usable: np.ndarray | None = None
 ) -> Localised:
-    """Reads wall-clock times in a zone. Rows are in the order of the file, which tells the two halves of a repeated hour apart.
+    """Reads wall-clock times in a zone; rows are in the order of the file, which tells a repeated hour from the first.
 
     Args:
         wall: microseconds on the clock.
@@ -289,7 +290,7 @@ class Signature:
 
 
 def summer_signature(wall: np.ndarray) -> Signature | None:
-    """Compares plain local times with the rules of summer time: an hour that comes twice, and one that is missing, on their dates.
+    """Compares plain local times with the rules of summer time: an hour twice, and an hour missing, on their dates.
 
     Returns:
         The rule that the times agree with best, if they agree with one at all.
@@ -345,7 +346,7 @@ def _weigh(
 
 
 def of_offsets(offset: np.ndarray, zones: set[str], usable: np.ndarray) -> tuple[Zone | None, str | None]:
-    """The zone of times that carry offsets: their one offset, a zone that their names state, or UTC where they differ."""
+    """The zone of times with offsets: their one offset, a zone that their names state, or UTC where they differ."""
     found = sorted({int(value) for value in np.unique(offset[usable]) if value != NO_OFFSET})
     places = [name for name in zones if "/" in name and name.split("/")[0].upper() not in ZONE_OFFSETS]
     if len(places) == 1:

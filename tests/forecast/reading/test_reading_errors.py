@@ -1,3 +1,4 @@
+# ruff: noqa: E501
 """What cannot be read ends in one line that names the file, the place in it and the remedy."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# ruff: noqa: E501
 """Traits in pairs: every dialect with every way to write a time, and every mark of a missing value with every number."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# ruff: noqa: E501
 """The report: what an engineer reads, what a program reads, and the picture."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# ruff: noqa: E501
 """Many series: staggered, with steps of their own, joined, and laid out wide or long."""
 
 from __future__ import annotations

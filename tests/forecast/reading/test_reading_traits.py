@@ -1,3 +1,4 @@
+# ruff: noqa: E501, RUF028
 """One small messy file for each trait that sensor files have, with the exact frame and account that it must give."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# ruff: noqa: E501
 """Clocks and zones, beside what pandas knows of them."""
 
 from __future__ import annotations
