@@ -27,6 +27,7 @@ from tyro.conf import Positional
 from mha_apps import __version__
 from mha_apps.cnn.recipe import CnnRecipe
 from mha_apps.errors import InputError
+from mha_apps.forecast.reading.options import ReadOptions
 from mha_apps.forecast.recipe import ForecastRecipe
 from mha_apps.training.recipe import BUDGETS, TrainingRecipe, load_recipe
 from mha_apps.vision.recipe import VitRecipe
@@ -143,6 +144,27 @@ class VitPresets(Verb):
 
 
 @dataclass(kw_only=True)
+class ForecastInspect(Verb):
+    """Read sensor data and account for every row and cell of it."""
+
+    data: Annotated[Positional[tuple[str, ...]], tyro.conf.arg(metavar="CSV")]
+    """Files, or a folder of them; `sample` is the embedded weather data."""
+    options: Annotated[ReadOptions, tyro.conf.arg(name="")] = field(default_factory=ReadOptions)
+    plot: Path | None = None
+    """A PNG to draw all series into, with their gaps."""
+
+    def run(self) -> Answer:
+        from mha_apps.forecast.reading import inspect
+        from mha_apps.forecast.sample import resolve
+
+        paths = [resolve(path) for path in self.data]
+        if not paths:
+            raise InputError("forecast inspect: name a file, files or a folder; see mha-apps forecast inspect --help")
+        report = inspect(paths[0] if len(paths) == 1 else paths, options=self.options, plot=self.plot)
+        return Answer(report.to_dict(), report.text(min(shutil.get_terminal_size().columns, 120)))
+
+
+@dataclass(kw_only=True)
 class ForecastTrain(Train):
     """Train a forecaster on the sensors of one CSV."""
 
@@ -216,6 +238,75 @@ class CnnEvaluate(Verb):
         return _facts(evaluate(self.folder, self.data))
 
 
+@dataclass(kw_only=True)
+class CnnCompare(Verb):
+    """Does a gate help? The same network with each, over several seeds, paired."""
+
+    recipe: Annotated[CnnRecipe, tyro.conf.arg(name="")] = field(default_factory=CnnRecipe)
+    gates: str = "none,se,eca,cbam"
+    """Gates with commas between them; the first is what the others are compared with."""
+    seeds: int = 5
+    """Runs of each gate."""
+    out: Path | None = None
+    """The folder of all runs and the report; a comparison that was stopped goes on there."""
+
+    def run(self) -> Answer:
+        from mha_apps.cnn import compare
+
+        return _facts(compare(self.recipe, gates=self.gates.split(","), seeds=self.seeds, out=self.out))
+
+
+@dataclass(kw_only=True)
+class CnnPlug(Verb):
+    """Plug gates into a network by name: what went where, and that its output is the same."""
+
+    model: Annotated[Positional[str], tyro.conf.arg(metavar="MODEL")]
+    """A name of torchvision's, or `timm/NAME`, or resnet20, resnet32, resnet56."""
+    gate: str = "cbam"
+    """se, eca, cbam, channel or spatial."""
+    where: str = "auto"
+    """`auto`, or a glob over module paths."""
+    image_size: int = 224
+    """Side of the images, in pixels."""
+    pretrained: bool = False
+    """With the weights that the library has for it; downloads them."""
+    out: Path | None = None
+    """A folder to save the gated network to."""
+
+    def run(self) -> Answer:
+        from mha_apps.cnn import plug_named
+
+        return _facts(
+            plug_named(
+                self.model,
+                self.gate,
+                where=self.where,
+                image_size=self.image_size,
+                pretrained=self.pretrained,
+                out=self.out,
+            )
+        )
+
+
+@dataclass(kw_only=True)
+class CnnExplain(Verb):
+    """The gates of a trained network at work on a few images, with Grad-CAM."""
+
+    folder: Annotated[Positional[Path], tyro.conf.arg(metavar="RUN")]
+    """The run folder that `cnn train` made."""
+    data: str | None = None
+    """Images to show; those that the run was trained on when not given."""
+    count: int = 6
+    """How many images."""
+    out: Path | None = None
+    """The picture to write; plots/gates.png in the run folder when not given."""
+
+    def run(self) -> Answer:
+        from mha_apps.cnn import explain
+
+        return _facts(explain(self.folder, self.data, count=self.count, out=self.out))
+
+
 # demo ------------------------------------------------------------------------------------------------------------
 
 
@@ -237,8 +328,19 @@ class Demo(Verb):
 
 VERBS: dict[str, dict[str, type[Verb]]] = {
     "vit": {"train": VitTrain, "evaluate": VitEvaluate, "predict": VitPredict, "presets": VitPresets},
-    "forecast": {"train": ForecastTrain, "predict": ForecastPredict, "backtest": ForecastBacktest},
-    "cnn": {"train": CnnTrain, "evaluate": CnnEvaluate},
+    "forecast": {
+        "inspect": ForecastInspect,
+        "train": ForecastTrain,
+        "predict": ForecastPredict,
+        "backtest": ForecastBacktest,
+    },
+    "cnn": {
+        "train": CnnTrain,
+        "evaluate": CnnEvaluate,
+        "compare": CnnCompare,
+        "plug": CnnPlug,
+        "explain": CnnExplain,
+    },
     "demo": {"": Demo},
 }
 MOST_ROWS = 24  # of a table that is printed
