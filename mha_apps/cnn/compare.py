@@ -6,6 +6,7 @@ same order, so that the difference between two gates varies less than the accura
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import statistics
@@ -59,7 +60,8 @@ def compare(
     Returns:
         `table`, one row a gate: mean and standard deviation of the test accuracy in points, parameters, MACs of one
         image, milliseconds of a training step and of inference; `differences`, one row a gate beside the first: the
-        mean paired difference in points, its 95% t interval and p value; `verdict`, in words; `runs`, and `report`.
+        mean paired difference in points, its 95% t interval and p value; `verdict`, in words; `scores`, one row a
+        seed; `runs`, and `report`.
 
     Raises:
         InputError: gates that are unknown or fewer than two, a budget in minutes, `out` holds another comparison.
@@ -86,8 +88,8 @@ def compare(
         "seeds": seeds,
         "table": table,
         "differences": [vars(difference) for difference in found],
-        "verdict": verdict(found),
-        "scores": scores,
+        "verdict": " ".join(verdict(found)),
+        "scores": [{"seed": recipe.seed + i} | {gate: scores[gate][i] for gate in gates} for i in range(seeds)],
         "runs": [str(run.path) for several in runs.values() for run in several],
         "report": str(folder / "report.html"),
     }
@@ -254,24 +256,24 @@ def _write_report(result: dict[str, Any], folder: Path) -> None:
         f"Test accuracy after {result['budget']}, {result['seeds']} seeds each, paired by seed. The intervals are "
         "about the chance in training; all runs are judged on the same test images."
     )
-    for sentence in result["verdict"]:
-        report.text(sentence)
+    report.text(result["verdict"])
     report.table(pd.DataFrame(result["table"]).set_index("gate"), "Means and costs; times are for one batch.")
     report.table(pd.DataFrame(result["differences"]).set_index("gate"), "Paired differences, in points.")
     report.figure(plot_scores(result["scores"]), "Each line is one seed: runs that differ in the gate alone.")
     report.write(folder / "report.html")
 
 
-def plot_scores(scores: dict[str, list[float]]) -> Figure:
+def plot_scores(scores: list[dict[str, float]]) -> Figure:
     """The accuracies, one line a seed across the gates, and the means."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(1.6 + 1.1 * len(scores), 3.4), layout="constrained")
+    gates = [name for name in scores[0] if name != "seed"]
+    figure = Figure(figsize=(1.6 + 1.1 * len(gates), 3.4), layout="constrained")
     axes = figure.subplots()
-    for seed, line in enumerate(zip(*scores.values(), strict=True)):
-        axes.plot(list(scores), line, color=COLOURS[seed % len(COLOURS)], marker="o", markersize=3, linewidth=0.7)
-    means = [statistics.fmean(values) for values in scores.values()]
-    axes.plot(list(scores), means, color="black", marker="_", markersize=18, linestyle="none", label="mean")
+    for row, colour in zip(scores, itertools.cycle(COLOURS), strict=False):
+        axes.plot(gates, [row[gate] for gate in gates], color=colour, marker="o", markersize=3, linewidth=0.7)
+    means = [statistics.fmean(row[gate] for row in scores) for gate in gates]
+    axes.plot(gates, means, color="black", marker="_", markersize=18, linestyle="none", label="mean")
     axes.set_ylabel("test accuracy, %")
     axes.grid(alpha=0.3)
     axes.legend()

@@ -233,8 +233,8 @@ def explain(
         out: the picture; `plots/gates.png` of the run when None.
 
     Returns:
-        `plot`, the path of the picture, and `gates`: by place the kind, and the mean, smallest and largest factor of
-        its channels and of its places over these images.
+        `plot`, the path of the picture, and `gates`, a row each: the place, the kind, and the mean, smallest and
+        largest factor of its channels and of its places over these images.
     """
     from mha_apps.cnn.recipe import CnnRecipe
     from mha_apps.cnn.train import load_model
@@ -254,12 +254,14 @@ def explain(
     path = Path(out) if out is not None else run.plots_dir / "gates.png"
     plot_gates(model, pixels, labels=labels).savefig(path, dpi=130)
     gates = find_gates(model.backbone)
-    figures: dict[str, dict[str, Any]] = {place: {"gate": gates[place].name} for place in maps}
+    rows = []
     for place, parts in maps.items():
+        row: dict[str, Any] = {"place": place, "gate": gates[place].name}
         for name, values in parts.items():
             for word, number in (("mean", values.mean()), ("smallest", values.min()), ("largest", values.max())):
-                figures[place][f"{name}_{word}"] = round(float(number), 4)
-    return {"plot": str(path), "gates": figures}
+                row[f"{name}_{word}"] = round(float(number), 4)
+        rows.append(row)
+    return {"plot": str(path), "gates": rows}
 
 
 def _one_of_each(labels: Tensor, count: int) -> Tensor:

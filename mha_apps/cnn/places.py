@@ -82,7 +82,8 @@ class _Chooser:
         value = self.flow.returned_by(path)
         if value is None:
             return "does not return one tensor"
-        if len(value.shape) != 4 or value.channel_axis != 1:
+        # Where the channels are cannot always be told; whoever names such a module knows.
+        if len(value.shape) != 4 or value.channel_axis not in (1, None):
             return f"returns {value.shape}, which is not (batch, channels, height, width)"
         return None
 

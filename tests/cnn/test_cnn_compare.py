@@ -61,7 +61,7 @@ def test_a_comparison_trains_all_in_equal_steps_and_counts_their_costs(compariso
     assert none["parameters"] < se["parameters"]
     assert none["macs"] < se["macs"]
     assert (none["train_ratio"], none["inference_ratio"]) == (1.0, 1.0)
-    assert result["differences"][0]["mean"] == pytest.approx(result["scores"]["se"][0] - result["scores"]["none"][0])
+    assert result["differences"][0]["mean"] == pytest.approx(result["scores"][0]["se"] - result["scores"][0]["none"])
     assert json.loads((folder / "comparison.json").read_text()) == result
     assert (folder / "report.html").read_text().count("data:image/png") == 1
 
@@ -71,8 +71,8 @@ def test_a_comparison_goes_on_where_it_was(comparison):
     written = {path: path.stat().st_mtime_ns for path in folder.rglob("model.safetensors")}
     assert len(written) == 2
     more = compare(QUICK, gates=["none", "se"], seeds=2, out=folder, rounds=1)
-    assert [len(values) for values in more["scores"].values()] == [2, 2]
-    assert more["scores"]["se"][0] == result["scores"]["se"][0]
+    assert [row["seed"] for row in more["scores"]] == [0, 1]
+    assert more["scores"][0] == result["scores"][0]
     assert more["table"][0]["top1_sd"] is not None
     assert all(path.stat().st_mtime_ns == time for path, time in written.items())
 

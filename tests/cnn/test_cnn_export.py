@@ -20,7 +20,7 @@ def gated(model: torch.nn.Module, gate: str) -> torch.nn.Module:
     return model.eval()
 
 
-@every_gate
+@pytest.mark.parametrize("gate", [pytest.param(gate, marks=[pytest.mark.slow] * (gate != "cbam")) for gate in GATES])
 def test_a_gate_compiles_in_one_graph(gate):
     model, x = gated(CifarResNet(8), gate), torch.randn(2, 3, 32, 32)
     torch._dynamo.reset()

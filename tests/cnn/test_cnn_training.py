@@ -216,8 +216,8 @@ def test_looking_leaves_the_model_as_it_was(run):
 def test_explain_draws_the_gates_of_a_run(run, tmp_path):
     result = explain(run, count=2, out=tmp_path / "gates.png")
     assert (tmp_path / "gates.png").stat().st_size > 10_000
-    assert list(result["gates"]) == ["layer1.0.bn2", "layer2.0.bn2", "layer3.0.bn2"]
-    for figures in result["gates"].values():
+    assert [row["place"] for row in result["gates"]] == ["layer1.0.bn2", "layer2.0.bn2", "layer3.0.bn2"]
+    for figures in result["gates"]:
         assert 0 < figures["channel_smallest"] <= figures["channel_mean"] <= figures["channel_largest"] < 2
     json.dumps(result)
 
