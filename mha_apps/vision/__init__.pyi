@@ -1,3 +1,6 @@
+from .convert import from_timm as from_timm
+from .convert import replace_head as replace_head
+from .convert import resize as resize
 from .explain import Explanation as Explanation
 from .explain import explain as explain
 from .explain import plot_explanation as plot_explanation

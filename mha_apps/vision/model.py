@@ -2,25 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import torch
 from huggingface_hub import PyTorchModelHubMixin
 from torch import Tensor, nn
 
-from mha_apps.attention import Encoder, MultiHeadAttention
+from mha_apps.attention import Encoder, MultiHeadAttention, RelativeBias, Rotary
 from mha_apps.vision.stem import ConvStem, PatchEmbedding, ShiftedPatches, sinusoidal_2d
 
 __all__ = ["ViT"]
 
 STEMS = {"patch": PatchEmbedding, "conv": ConvStem, "shifted": ShiftedPatches}
 POOLS = ("mean", "class", "attention")
-POSITIONS = ("learned", "sinusoidal", "none")
+POSITIONS = ("learned", "sinusoidal", "rotary", "relative", "none")
 
 
 def _pair(size: int | Sequence[int]) -> tuple[int, int]:
     return (size, size) if isinstance(size, int) else (int(size[0]), int(size[1]))
+
+
+def _positions(position: str) -> tuple[str | None, str | None]:
+    """The position that is added to tokens, and the one that changes scores."""
+    parts = position.split("+")
+    added = [part for part in parts if part in ("learned", "sinusoidal")]
+    scored = [part for part in parts if part in ("rotary", "relative")]
+    if set(parts) - set(POSITIONS) or len(added) > 1 or len(scored) > 1 or ("none" in parts and len(parts) > 1):
+        raise ValueError(
+            f"position must be one of {', '.join(POSITIONS)}, or learned or sinusoidal joined with rotary or relative "
+            f"by +, got {position!r}"
+        )
+    return (added or [None])[0], (scored or [None])[0]  # type: ignore[list-item]
 
 
 class ViT(nn.Module, PyTorchModelHubMixin, library_name="mha_apps", tags=["image-classification"]):
@@ -40,13 +53,16 @@ class ViT(nn.Module, PyTorchModelHubMixin, library_name="mha_apps", tags=["image
         stem: ``patch`` (one linear map), ``conv`` (overlapping 3x3 convolutions) or ``shifted`` (five shifted copies).
         pool: what the classifier reads: the ``mean`` of the patches' tokens, a ``class`` token, or ``attention`` of one
             learned query over all tokens (Zhai et al. 2022).
-        position: ``learned``, ``sinusoidal`` (two-dimensional) or ``none``.
+        position: how tokens know where they stand: ``learned`` or two-dimensional ``sinusoidal`` vectors are added to
+            them; ``rotary`` (axial) turns queries and keys, ``relative`` adds a learned number per distance to the
+            scores; one of each kind may be joined, as in ``learned+relative``; or ``none``.
         registers: tokens without a place (Darcet et al. 2024).
         activation: of the feed-forward, see ``mha_apps.attention.FeedForward``.
         dropout: on attention weights, hidden channels and branches.
         drop_path: probability with which the last block is skipped for an image; it grows linearly with depth.
         layer_scale: where the learned scale of the branches starts; None for none.
         qk_norm: normalise queries and keys.
+        norm_epsilon: what the norms add to the variance.
         kernel: of the attention, see ``mha_apps.attention.MultiHeadAttention``.
         mean, std: of each channel of the images (scaled to 0..1) that the model was trained on. Kept with the model
             for those who prepare its input; :meth:`forward` takes normalised images.
@@ -68,13 +84,14 @@ class ViT(nn.Module, PyTorchModelHubMixin, library_name="mha_apps", tags=["image
         mlp_ratio: float = 4.0,
         stem: Literal["patch", "conv", "shifted"] = "patch",
         pool: Literal["mean", "class", "attention"] = "mean",
-        position: Literal["learned", "sinusoidal", "none"] = "learned",
+        position: str = "learned",
         registers: int = 0,
         activation: str = "gelu",
         dropout: float = 0.0,
         drop_path: float = 0.0,
         layer_scale: float | None = None,
         qk_norm: bool = False,
+        norm_epsilon: float = 1e-5,
         kernel: str = "auto",
         mean: Sequence[float] | None = None,
         std: Sequence[float] | None = None,
@@ -85,9 +102,10 @@ class ViT(nn.Module, PyTorchModelHubMixin, library_name="mha_apps", tags=["image
             raise ValueError(
                 f"image_size {self.image_size} is not a multiple of patch_size {self.patch_size} in both directions"
             )
-        for name, value, known in (("stem", stem, STEMS), ("pool", pool, POOLS), ("position", position, POSITIONS)):
+        for name, value, known in (("stem", stem, STEMS), ("pool", pool, POOLS)):
             if value not in known:
                 raise ValueError(f"{name} must be one of {', '.join(known)}, got {value!r}")
+        added, scored = _positions(position)
         self.channels, self.pool = channels, pool
         self.classes = tuple(str(number) for number in range(classes)) if isinstance(classes, int) else tuple(classes)
         self.mean = [0.0] * channels if mean is None else list(mean)
@@ -100,19 +118,31 @@ class ViT(nn.Module, PyTorchModelHubMixin, library_name="mha_apps", tags=["image
         self.class_token = nn.Parameter(torch.zeros(1, 1, dim)) if pool == "class" else None
         self.registers = nn.Parameter(torch.zeros(1, registers, dim)) if registers else None
         self.position: nn.Parameter | None = None
-        if position == "learned":
+        if added == "learned":
             self.position = nn.Parameter(torch.zeros(rows * columns, dim))
-        elif position == "sinusoidal":
+        elif added == "sinusoidal":
             self.register_buffer("code", sinusoidal_2d(rows, columns, dim), persistent=False)
         self.dropout = nn.Dropout(dropout)
         self.encoder = Encoder(
             dim, heads, depth, mlp_ratio=mlp_ratio, activation=activation, dropout=dropout, drop_path=drop_path,
-            layer_scale=layer_scale, qk_norm=qk_norm, kernel=kernel,
+            layer_scale=layer_scale, qk_norm=qk_norm, kernel=kernel, position=self._score_position(scored, heads),
         )  # fmt: skip
         self.pool_query = nn.Parameter(torch.zeros(1, 1, dim)) if pool == "attention" else None
         self.pool_attention = MultiHeadAttention(dim, heads) if pool == "attention" else None
         self.head = nn.Linear(dim, len(self.classes))
+        for module in self.modules():
+            if isinstance(module, nn.LayerNorm):
+                module.eps = norm_epsilon
         self.reset_parameters()
+
+    def _score_position(self, scored: str | None, heads: int) -> Callable[[], RelativeBias | Rotary] | None:
+        """What makes the position of one block's attention."""
+        if scored == "relative":
+            return lambda: RelativeBias(heads, grid=self.grid, prefix=self.prefix)
+        if scored == "rotary":
+            # Over the few rows and columns of an image the long waves of base 10000 would hardly turn.
+            return lambda: Rotary(base=100.0, grid=self.grid, prefix=self.prefix)
+        return None
 
     def reset_parameters(self) -> None:
         """Normal weights of variance 1 / fan-in and zero biases, which unlike a fixed deviation suit any dim."""

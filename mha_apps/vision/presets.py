@@ -21,7 +21,8 @@ class Preset:
 
 PRESETS: dict[str, Preset] = {
     "digits": Preset(
-        "8x8 images through a stem of two 3x3 convolutions to 16 tokens. Made for scikit-learn's digits.",
+        "8x8 images through a stem of two 3x3 convolutions to 16 tokens: 0.15M parameters, 2.4M MACs. "
+        "Made for scikit-learn's digits: 98% of the test images in 40 epochs, half a minute on two cores.",
         {
             "patch_size": 2,
             "dim": 64,
@@ -34,7 +35,7 @@ PRESETS: dict[str, Preset] = {
         },
     ),
     "compact": Preset(
-        "32x32 images through a stem of three 3x3 convolutions to 64 tokens: 0.9M parameters, 67M MACs. "
+        "32x32 images through a stem of three 3x3 convolutions to 64 tokens: 0.93M parameters, 68M MACs. "
         "Made for CIFAR on a CPU.",
         {
             "patch_size": 4,
@@ -44,7 +45,21 @@ PRESETS: dict[str, Preset] = {
             "mlp_ratio": 3.0,
             "stem": "conv",
             "pool": "mean",
-            "position": "learned",
+            "position": "learned+relative",
+        },
+    ),
+    "conv-7-256": Preset(
+        "32x32 images through a stem of three 3x3 convolutions to 64 tokens: 4.35M parameters, 298M MACs. "
+        "Made for CIFAR on a GPU.",
+        {
+            "patch_size": 4,
+            "dim": 256,
+            "depth": 7,
+            "heads": 4,
+            "mlp_ratio": 2.0,
+            "stem": "conv",
+            "pool": "attention",
+            "position": "learned+relative",
         },
     ),
     "vit-9-192": Preset(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
+from mha_apps.errors import InputError
 from mha_apps.images.recipe import ImageRecipe
 
 __all__ = ["VitRecipe"]
@@ -18,9 +19,15 @@ class VitRecipe(ImageRecipe):
 
     learning_rate: float = 2e-3
     """Peak learning rate, reached after the warm-up."""
+    mixup: float = 0.4
+    """Beta parameter of mixup; 0 turns it off. With cutmix too, each image gets one of both."""
 
     preset: str = "auto"
     """Shape of the model; auto picks one by the image size. See `vit presets`."""
+    pretrained: str | None = None
+    """Start from these weights: a run folder, a folder or hub name that save_pretrained made, or a ViT of timm's."""
+    pretrained_weights: str | None = None
+    """A local file with timm's weights for the model that --pretrained names."""
     patch_size: int | None = None
     """Pixels on a side of the patch that becomes one token."""
     dim: int | None = None
@@ -35,8 +42,8 @@ class VitRecipe(ImageRecipe):
     """How patches become tokens: one linear map, overlapping 3x3 convolutions, or shifted patches."""
     pool: Literal["mean", "class", "attention"] | None = None
     """What the classifier reads: the mean token, a class token, or attention pooling."""
-    position: Literal["learned", "sinusoidal", "none"] | None = None
-    """How tokens know where they stand."""
+    position: str | None = None
+    """How tokens know where they stand: learned, sinusoidal, rotary, relative, or two as in learned+relative."""
     registers: int | None = None
     """Tokens without a place that the model may use as memory."""
     dropout: float | None = None
@@ -51,6 +58,13 @@ class VitRecipe(ImageRecipe):
         self.require("registers", least=0)
         for name in ("dropout", "drop_path"):
             self.require(name, least=0, below=1)
+        if self.pretrained_weights is not None and self.pretrained is None:
+            raise InputError("--pretrained-weights: name the model that they belong to with --pretrained")
+        if self.pretrained is not None:
+            fixed = set(self.overrides()) - {"dropout", "drop_path"} | ({"preset"} if self.preset != "auto" else set())
+            if fixed:
+                name = sorted(fixed)[0].replace("_", "-")
+                raise InputError(f"--{name}: --pretrained {self.pretrained} brings its own; leave one of the two out")
 
     def overrides(self) -> dict[str, Any]:
         """The settings of the model that the recipe gives, beside its preset."""

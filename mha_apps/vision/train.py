@@ -14,6 +14,7 @@ from mha_apps.training.loop import fit
 from mha_apps.training.random import seed_everything
 from mha_apps.training.report import Report, curves
 from mha_apps.training.run import Run
+from mha_apps.vision.convert import adapt, from_timm, replace_head
 from mha_apps.vision.model import ViT
 from mha_apps.vision.presets import find_preset
 from mha_apps.vision.recipe import VitRecipe
@@ -43,11 +44,9 @@ def train(
     recipe = recipe or (run.recipe(VitRecipe) if run is not None else VitRecipe())
     recipe.check()
     resolve_precision(recipe.precision, resolve_device(recipe.device))
-    images, validation = load_for_training(recipe)
-    mean, std = images.statistics()
-    seed_everything(recipe.seed)
-    model = build(recipe, images, mean, std)
-    task = classification_task(model, images, validation, recipe, mean=mean, std=std)
+    images, validation = load_for_training(recipe, channels=3 if recipe.pretrained else None)
+    model = build(recipe, images)
+    task = classification_task(model, images, validation, recipe, mean=model.mean, std=model.std)
     if run is None:
         run = Run.create(out, recipe, "vit", force=force)
     summary = fit(task, recipe, run)
@@ -74,13 +73,17 @@ def _report(run: Run, model: ViT, validation: ImageSet) -> None:
     report.write(run.path / "report.html")
 
 
-def build(recipe: VitRecipe, images: ImageSet, mean: list[float], std: list[float]) -> ViT:
-    """The model that a recipe asks for, for images of that size, those classes and that normalisation.
+def build(recipe: VitRecipe, images: ImageSet) -> ViT:
+    """The model that a recipe asks for, for such images. Its first weights depend on the seed alone.
 
     Raises:
-        InputError: an unknown preset; sizes that do not fit together.
+        InputError: an unknown preset; sizes that do not fit together; pretrained weights that cannot be had.
     """
+    seed_everything(recipe.seed)
+    if recipe.pretrained is not None:
+        return _pretrained(recipe, images)
     settings = find_preset(recipe.preset, images.image_size) | recipe.overrides()
+    mean, std = images.statistics()
     try:
         return ViT(
             image_size=images.image_size,
@@ -94,6 +97,31 @@ def build(recipe: VitRecipe, images: ImageSet, mean: list[float], std: list[floa
         raise InputError(
             f"{recipe.data} with preset {recipe.preset}: {error}; set --image-size, --patch-size or the model's sizes"
         ) from error
+
+
+def _pretrained(recipe: VitRecipe, images: ImageSet) -> ViT:
+    """Pretrained weights for images of that size and those classes; the normalisation stays the pretrained one."""
+    name = str(recipe.pretrained)
+    folder = Path(name).expanduser()
+    if (folder / "config.toml").is_file():
+        model = load_model(folder)
+    elif (folder / "config.json").is_file() or (name.count("/") == 1 and not folder.exists()):
+        try:
+            model = ViT.from_pretrained(folder if folder.exists() else name)
+        except (OSError, ValueError, RuntimeError, TypeError) as error:
+            reason = str(error).splitlines()[0]
+            raise InputError(f"--pretrained {name}: cannot be loaded ({reason}); name a local folder") from error
+    else:
+        weights = recipe.pretrained_weights
+        model = from_timm(name, pretrained=weights is None, weights=weights)
+    if model.channels != images.channels:
+        raise InputError(f"--pretrained {name}: takes images of {model.channels} channels, not {images.channels}")
+    rates = {name: value for name, value in recipe.overrides().items() if name in ("dropout", "drop_path")}
+    try:
+        model = adapt(model, image_size=images.image_size, **rates)
+    except ValueError as error:
+        raise InputError(f"--pretrained {name}: {error}; set --image-size") from error
+    return model if model.classes == images.classes else replace_head(model, images.classes)
 
 
 def load_model(run: Run | str | Path) -> ViT:
