@@ -67,7 +67,7 @@ def examine(run: Run | str | Path, csv: str | Path | None = None, *, plots: bool
     Raises:
         InputError: the CSV has no row after those that training saw.
     """
-    run, model = load_model(run)
+    run, model = load_model(run, held_out=True)
     source = str(csv) if csv is not None else str(run.config["recipe"]["csv"])
     frame = check_frame(model, load_frame(source), source)
     unknown = [str(name) for name in frame.columns if str(name) not in model.series]

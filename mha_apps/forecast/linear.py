@@ -16,7 +16,7 @@ from .plan import Plan
 from .selection import Block, judge, rolling_folds
 from .windows import Windows, centre
 
-__all__ = ["LinearPath", "fit_linear", "thin", "whole"]
+__all__ = ["FOLDS", "LinearPath", "fit_linear", "refit_linear", "thin", "whole"]
 
 MOST_WINDOWS = 400_000  # windows that the closed form looks at; beyond them origins are skipped evenly
 FOLDS = 3
@@ -105,6 +105,24 @@ def fit_linear(
         bases = [weights(of, best["penalty"]) for of in moments]
         path.cross, facts["cross"] = _fit_cross(windows, rounds, bases, trailing=trailing)
     return path, facts
+
+
+def refit_linear(windows: Windows, plan: Plan, chosen: dict[str, Any]) -> LinearPath:
+    """Fit the path on the training block of ``plan`` with the penalties that :func:`fit_linear` has chosen."""
+    moments = _prefixes(windows, plan, [plan.train[1]])[-1]
+    each = [ridge.solve(moments, look_back=length, penalty=chosen["penalty"]) for length in chosen["look_backs"]]
+    path = LinearPath(torch.stack(each).mean(0))
+    kept = [block for block in chosen.get("cross", []) if block["kept"]]
+    if kept:
+        origins = thin(whole(plan.train, windows.horizon)[::2], windows.series)
+        sums = cross.accumulate(windows, path.weights, origins, trailing=plan.trailing)
+        for block in kept:
+            fitted = cross.solve(sums, channels=windows.series, penalty=block["penalty"])
+            if path.cross is None:
+                path.cross = Cross(fitted.mean, torch.zeros_like(fitted.weights))
+            steps = slice(block["steps"][0] - 1, block["steps"][1])
+            path.cross.weights[..., steps] = fitted.weights[..., steps]
+    return path
 
 
 def _prefixes(windows: Windows, plan: Plan, ends: list[int]) -> list[ridge.Moments]:

@@ -17,17 +17,18 @@ from .engine import forecast_origins
 from .inputs import Inputs
 from .model import ForecastModel
 from .plot import plot_forecast, safe_name
-from .trainer import align, load_frame, make_inputs
+from .trainer import HELD_OUT, align, follow_rows, load_frame, make_inputs
 
 __all__ = ["calibration_of", "load_model", "predict", "tail_of"]
 
 
-def load_model(run: Run | str | Path) -> tuple[Run, ForecastModel]:
-    """The run and its model, in eval mode on the CPU."""
+def load_model(run: Run | str | Path, *, held_out: bool = False) -> tuple[Run, ForecastModel]:
+    """The run and its model, in eval mode on the CPU; with ``held_out`` the one that never saw the test block."""
     run = run if isinstance(run, Run) else Run.open(run, kind="forecast")
     if not (run.model_dir / "artifacts.safetensors").is_file():
         raise InputError(f"{run.path}: its training has not ended; continue it with --resume {run.path}")
-    model = ForecastModel.from_pretrained(run.model_dir)
+    folder = run.path / HELD_OUT
+    model = ForecastModel.from_pretrained(folder if held_out and folder.is_dir() else run.model_dir)
     return run, model.eval()
 
 
@@ -65,7 +66,7 @@ def calibration_of(model: ForecastModel, inputs: Inputs) -> Calibration:
 
 
 def predict(
-    run: Run | str | Path, csv: str | Path | None = None, *, plots: bool = True, levels: tuple[int, ...] = (80,)
+    run: Run | str | Path, csv: str | Path | None = None, *, plots: bool = True, levels: tuple[int, ...] = (80, 95)
 ) -> pd.DataFrame:
     """Forecast every series for the run's horizon; the first forecast is one step after the last row.
 
@@ -81,6 +82,8 @@ def predict(
     """
     run, model = load_model(run)
     frame = tail_of(model) if csv is None else check_frame(model, load_frame(csv), str(csv))
+    if csv is not None:
+        follow_rows(model, frame)
     table = forecast_frame(model, frame, levels=levels)
     if plots:
         for name in frame.columns:
@@ -90,7 +93,7 @@ def predict(
     return table
 
 
-def forecast_frame(model: ForecastModel, frame: pd.DataFrame, *, levels: tuple[int, ...] = (80,)) -> pd.DataFrame:
+def forecast_frame(model: ForecastModel, frame: pd.DataFrame, *, levels: tuple[int, ...] = (80, 95)) -> pd.DataFrame:
     """:func:`predict` for a frame that is at hand, with a ``DatetimeIndex`` of fixed frequency."""
     names = [str(name) for name in frame.columns]
     frame = align(model, frame)
@@ -112,7 +115,7 @@ def to_long(values: np.ndarray, names: list[str], times: pd.DatetimeIndex, level
             raise InputError(f"level {level}: must be 80 or 95")
         columns[f"lo-{level}"], columns[f"hi-{level}"] = place[level]
     frame = pd.DataFrame({"unique_id": np.repeat(names, len(times)), "ds": np.tile(np.arange(len(times)), len(names))})
-    frame["ds"] = times.take(frame["ds"].to_numpy())
+    frame["ds"] = times.as_unit("us").take(frame["ds"].to_numpy())
     for name, column in columns.items():
         frame[name] = values[:, :, column].reshape(-1)
     return frame

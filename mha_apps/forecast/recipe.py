@@ -48,6 +48,8 @@ class ForecastRecipe(TrainingRecipe):
     """Tokens to each side that a head sees; None lets every head see every token."""
     members: int = 1
     """Attention paths that are averaged."""
+    refit: bool = True
+    """Fit again on every row, the held-out ones too, once everything is chosen; `backtest` uses the model before."""
     attention: bool = True
     """Train the attention path; without it the forecast is the linear one."""
 

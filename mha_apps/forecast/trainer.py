@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+import copy
+import tempfile
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +19,21 @@ from mha_apps.training import Run, Task, fit, resolve_device, resolve_precision,
 from .conformal import Calibration, scores
 from .engine import forecast_origins
 from .inputs import Inputs
-from .linear import LinearPath, fit_linear, thin, whole
+from .linear import FOLDS, LinearPath, fit_linear, refit_linear, thin, whole
 from .model import LEVELS, ForecastModel
 from .plan import Plan, make_plan
 from .reading import read_sensor_csv
 from .recipe import ForecastRecipe
 from .sample import resolve
+from .selection import judge, rolling_folds
 from .windows import Scaler, Windows
 
 __all__ = ["load_frame", "train"]
 
+HELD_OUT = "heldout"
+"""Folder in the run with the model that never saw the test block, which backtests use."""
+GATE_RATE = 10.0
+MOST_FOLLOWED = 2000  # origins
 VALIDATION_ORIGINS = 192  # origins in a validation during training; the choice afterwards uses every one
 
 
@@ -45,8 +52,10 @@ def train(
 ) -> Run:
     """Train on the CSV of ``recipe`` and return the run, whose ``model/`` predicts.
 
-    The last ``recipe.holdout`` of the rows is never looked at here, but for the tail that :func:`predict` continues
-    from. Everything that can be wrong with the input is found before the run folder is made.
+    Everything is chosen and calibrated without the last ``recipe.holdout`` of the rows; that model is kept in
+    ``heldout/`` for :func:`backtest`. With ``recipe.refit`` the one in ``model/`` is then fitted again on every row,
+    with what was chosen, and its intervals have followed the held-out rows.
+    Everything that can be wrong with the input is found before the run folder is made.
 
     Args:
         recipe: data, model and training; the run's own when None and resuming.
@@ -67,14 +76,84 @@ def train(
     resolve_precision(recipe.precision, resolve_device(recipe.device))
     run = opened or Run.create(out, recipe, "forecast", force=force)
 
+    summary, model, held_out = prepare(frame, plan, recipe, run)
+    if held_out is not None:
+        held_out.save_pretrained(run.path / HELD_OUT)
+    model.save_pretrained(run.model_dir)
+    run.write_summary(summary)
+    return run
+
+
+def prepare(
+    frame: pd.DataFrame, plan: Plan, recipe: ForecastRecipe, run: Run
+) -> tuple[dict[str, Any], ForecastModel, ForecastModel | None]:
+    """Learn, calibrate and refit on the whole of ``frame``.
+
+    Returns:
+        A summary, the model that forecasts, and the one that never saw the test block, None if it is the same.
+    """
     seen = frame.iloc[: plan.test[0]]
     model, facts, summary = learn(seen, plan, recipe, run)
     model.cpu()
     calibrate(model, make_inputs(model, seen), plan)
     keep_tail(model, frame)
-    model.save_pretrained(run.model_dir)
-    run.write_summary(summary | facts)
-    return run
+    if not recipe.refit:
+        return summary | facts, model, None
+    final = copy.deepcopy(model)
+    follow_rows(final, frame)
+    refit(final, frame, plan, recipe, run, facts, summary)
+    return summary | facts, final, model
+
+
+def refit(
+    model: ForecastModel,
+    frame: pd.DataFrame,
+    plan: Plan,
+    recipe: ForecastRecipe,
+    run: Run,
+    facts: dict[str, Any],
+    summary: dict[str, Any],
+) -> None:
+    """Fit ``model`` again on every row, with what was chosen; scaler, spreads and held-out calibration stay."""
+    whole_plan = replace(plan, train=(0, len(frame)))
+    values = (frame.to_numpy(dtype=np.float64) - model.artifacts["mean"].numpy()) / model.artifacts["scale"].numpy()
+    windows = Windows(values, look_back=model.look_back, horizon=model.horizon)
+    model.artifacts |= refit_linear(windows, whole_plan, facts["linear"]).tensors()
+    model.artifacts["known_until"] = torch.tensor(frame.index[-1].as_unit("ns").value, dtype=torch.int64)
+    if not bool(model.attention_weight):
+        return
+    # As many steps as were best, on more rows; the last validation then is the only one, and picks nothing.
+    steps = max(1, int(summary["best_step"]))
+    recipe = replace(
+        recipe, steps=steps, epochs=None, minutes=None, patience=None, validate_steps=steps, seed=recipe.seed + 1
+    )
+    with tempfile.TemporaryDirectory(dir=run.path) as folder:
+        scratch = Run.create(Path(folder) / "refit", recipe, "forecast")
+        fit(make_task(model, make_inputs(model, frame), whole_plan, recipe), recipe, scratch)
+    model.cpu()
+
+
+def follow_rows(model: ForecastModel, frame: pd.DataFrame) -> int:
+    """Let the intervals adapt to the rows of ``frame`` after those that the model was fitted on.
+
+    Returns the number of origins that were followed, at most ``MOST_FOLLOWED``: older ones no longer matter.
+    """
+    names = [str(name) for name in frame.columns]
+    if any(name not in model.series for name in names):
+        return 0
+    frame = align(model, frame)
+    start = int((frame.index.as_unit("ns").asi8 <= int(model.artifacts["known_until"])).sum())
+    start = max(start, len(frame) - MOST_FOLLOWED, model.horizon)
+    if start >= len(frame):
+        return 0
+    inputs = make_inputs(model, frame.iloc[max(0, start - model.look_back - model.horizon) :])
+    rows = inputs.windows.rows
+    origins = torch.arange(max(0, rows - (len(frame) - start) - model.horizon), rows + 1)
+    places = inputs.identities - 1
+    calibration = Calibration(model.artifacts["offset"][places], model.artifacts["pace"][places])
+    calibration.follow(*forecast_origins(model, inputs, origins))
+    model.artifacts["offset"] = model.artifacts["offset"].index_copy(0, places, calibration.offset)
+    return len(frame) - start
 
 
 def learn(
@@ -97,8 +176,30 @@ def learn(
         return model, facts, {}
     inputs = make_inputs(model, frame)
     summary = fit(make_task(model, inputs, plan, recipe), recipe, run)
-    facts["attention"] = select(model, inputs, plan)
+    chosen = select(model, inputs, plan)
+    if chosen["kept"]:
+        chosen |= confirm(frame, plan, recipe, run, steps=int(summary["steps"]), gain=chosen["relative_gain"])
+        model.attention_weight.fill_(float(chosen["kept"]))
+    facts["attention"] = chosen
     return model, facts, summary
+
+
+def confirm(
+    frame: pd.DataFrame, plan: Plan, recipe: ForecastRecipe, run: Run, *, steps: int, gain: float
+) -> dict[str, Any]:
+    """Train the attention path on rolling folds too: what validation liked counts only if it helps there as well."""
+    recipe = replace(recipe, steps=steps, epochs=None, minutes=None)
+    gains = []
+    for train_block, scored in rolling_folds(plan.train, folds=FOLDS, horizon=recipe.horizon):
+        part = replace(plan, train=train_block, validation=scored)
+        rows = frame.iloc[: scored[1]]
+        model, _ = build(rows, part, recipe)
+        inputs = make_inputs(model, rows)
+        with tempfile.TemporaryDirectory(dir=run.path) as folder:
+            fit(make_task(model, inputs, part, recipe), recipe, Run.create(Path(folder) / "fold", recipe, "forecast"))
+        gains.append(select(model, inputs, part)["relative_gain"])
+    verdict = judge([*gains, gain])
+    return {"kept": verdict.kept, "gains": list(verdict.gains), "gain_error": verdict.standard_error}
 
 
 def build(frame: pd.DataFrame, plan: Plan, recipe: ForecastRecipe) -> tuple[ForecastModel, dict[str, Any]]:
@@ -251,7 +352,22 @@ def make_task(model: ForecastModel, inputs: Inputs, plan: Plan, recipe: Forecast
         loss=batch_loss,
         validation_examples=len(held) * groups,
         evaluate=evaluate,
+        parameters=parameter_groups(model, recipe),
     )
+
+
+def parameter_groups(model: ForecastModel, recipe: ForecastRecipe) -> list[dict[str, Any]]:
+    """Decay for matrices alone, and a larger learning rate for the gates, which start at zero and have far to go."""
+    gates: list[nn.Parameter] = []
+    plain: list[nn.Parameter] = []
+    decayed: list[nn.Parameter] = []
+    for name, weight in model.named_parameters():
+        (gates if name.endswith("gate") else decayed if weight.ndim > 1 else plain).append(weight)
+    return [
+        {"params": decayed},
+        {"params": plain, "weight_decay": 0.0},
+        {"params": gates, "weight_decay": 0.0, "lr": GATE_RATE * recipe.learning_rate},
+    ]
 
 
 @torch.no_grad()
@@ -276,7 +392,14 @@ def select(model: ForecastModel, inputs: Inputs, plan: Plan) -> dict[str, Any]:
     kept = mean > error
     model.attention_weight.fill_(float(kept))
     linear = float(torch.where(known, both[0], 0.0).sum() / known.sum().clamp_min(1))
-    return {"kept": kept, "linear_mae": linear, "gain": mean, "standard_error": error, "blocks": len(means)}
+    return {
+        "kept": kept,
+        "linear_mae": linear,
+        "gain": mean,
+        "standard_error": error,
+        "blocks": len(means),
+        "relative_gain": mean / linear if linear else 0.0,
+    }
 
 
 @torch.no_grad()
@@ -290,6 +413,6 @@ def calibrate(model: ForecastModel, inputs: Inputs, plan: Plan) -> None:
 
 def keep_tail(model: ForecastModel, frame: pd.DataFrame) -> None:
     """Put the last rows of ``frame`` into the model, so that it forecasts on without a CSV."""
-    tail = frame.iloc[-(model.look_back + model.horizon) :]
+    tail = frame.iloc[-(model.look_back + model.horizon) :].rename(columns=str)[model.series]
     model.artifacts["tail"] = torch.from_numpy(tail.to_numpy(dtype=np.float64).copy())
     model.artifacts["tail_end"] = torch.tensor(tail.index[-1].as_unit("ns").value, dtype=torch.int64)

@@ -5,6 +5,8 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from mha_apps.errors import InputError
 from mha_apps.forecast import ForecastRecipe, backtest, predict, train
@@ -97,8 +99,11 @@ def test_training_never_looks_at_the_rows_held_out(run, csv, tmp_path):
     frame.loc[frame.index[-90:], ["pump temp", "load %"]] += 1000.0
     frame.to_csv(changed, index=False)
     other = train(ForecastRecipe(csv=str(changed), **SMALL), out=tmp_path / "run")
-    weights = (run.model_dir / "model.safetensors").read_bytes()
-    assert (other.model_dir / "model.safetensors").read_bytes() == weights
+    for name in ("model.safetensors", "config.json"):
+        assert (other.path / "heldout" / name).read_bytes() == (run.path / "heldout" / name).read_bytes()
+    ours, theirs = (load_file(each.path / "heldout" / "artifacts.safetensors") for each in (run, other))
+    for name in ("linear", "mean", "scale", "offset", "known_until"):
+        assert torch.equal(ours[name], theirs[name])
 
 
 def test_a_run_says_what_it_chose(run):

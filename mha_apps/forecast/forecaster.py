@@ -1,0 +1,226 @@
+"""The forecaster for use from Python, in scikit-learn's manners."""
+
+from __future__ import annotations
+
+import copy
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from sklearn.base import BaseEstimator
+from sklearn.exceptions import NotFittedError
+
+from mha_apps.errors import InputError
+from mha_apps.training import Run
+
+from .backtest import Backtest, evaluate
+from .model import ForecastModel
+from .plan import make_plan
+from .predict import check_frame, forecast_frame, tail_of
+from .recipe import ForecastRecipe
+from .trainer import follow_rows, keep_tail, prepare
+
+__all__ = ["Forecaster", "to_wide"]
+
+_PARAMETERS = "forecaster.json"
+
+
+class Forecaster(BaseEstimator):
+    """``Forecaster(horizon=48).fit(frame).predict()``.
+
+    Args:
+        horizon: rows to forecast.
+        look_back: rows of the past that a forecast sees; from the data when None.
+        attention: train the attention path; without it fitting takes seconds.
+        channels: let the series help each other.
+        holdout: share of the rows, at the end, on which :meth:`backtest` scores.
+        validation, calibration: shares of the rows for the choices and for the intervals.
+        refit: fit again on every row once everything is chosen.
+        steps: optimiser steps of the attention path at most.
+        dim, heads, layers, dropout, members: of the attention path.
+        seed: same seed, same forecasts.
+        device: auto, cpu, cuda or mps.
+
+    Frames are wide (a ``DatetimeIndex``, one column per series) or long (``unique_id``, ``ds``, ``y``); missing rows
+    and values stay missing.
+
+    After :meth:`fit`: ``model_`` forecasts, ``held_out_`` is the same before it saw the last rows, ``facts_`` says
+    what was chosen.
+    """
+
+    def __init__(
+        self,
+        *,
+        horizon: int = 48,
+        look_back: int | None = None,
+        attention: bool = True,
+        channels: bool = True,
+        holdout: float = 0.2,
+        validation: float = 0.1,
+        calibration: float = 0.1,
+        refit: bool = True,
+        steps: int = 300,
+        dim: int = 32,
+        heads: int = 4,
+        layers: int = 2,
+        dropout: float = 0.1,
+        members: int = 1,
+        seed: int = 0,
+        device: str = "auto",
+    ) -> None:
+        self.horizon = horizon
+        self.look_back = look_back
+        self.attention = attention
+        self.channels = channels
+        self.holdout = holdout
+        self.validation = validation
+        self.calibration = calibration
+        self.refit = refit
+        self.steps = steps
+        self.dim = dim
+        self.heads = heads
+        self.layers = layers
+        self.dropout = dropout
+        self.members = members
+        self.seed = seed
+        self.device = device
+
+    def fit(self, frame: pd.DataFrame, y: Any = None) -> Forecaster:
+        """Fit on ``frame``; what was fitted before is forgotten. ``y`` is there for scikit-learn and ignored."""
+        wide = to_wide(frame)
+        recipe = ForecastRecipe(csv="", **self.get_params())
+        recipe.check()
+        plan = make_plan(wide, recipe)
+        with tempfile.TemporaryDirectory() as folder:
+            run = Run.create(Path(folder) / "run", recipe, "forecast")
+            self.facts_, model, held_out = prepare(wide, plan, recipe, run)
+        self.model_: ForecastModel = model.eval()
+        self.held_out_: ForecastModel = (held_out or model).eval()
+        self._history = wide
+        return self
+
+    def predict(
+        self, frame: pd.DataFrame | None = None, *, levels: tuple[int, ...] = (80, 95), wide: bool = False
+    ) -> pd.DataFrame:
+        """Forecast the ``horizon`` rows after the last one; nothing in the forecaster changes.
+
+        Args:
+            frame: rows to continue; those that were fitted, with what :meth:`update` added, when None.
+            levels: intervals, of 80 and 95 percent.
+            wide: give the mean of each series as a column, indexed by time, instead of the long table.
+
+        Returns:
+            Long: ``unique_id``, ``ds``, ``mean``, ``median``, ``lo-80``, ``hi-80``, ``lo-95``, ``hi-95``.
+        """
+        model = self._fitted()
+        if frame is None:
+            rows = tail_of(model)
+        else:
+            rows = check_frame(model, to_wide(frame), "the frame")
+            model = copy.deepcopy(model)
+            follow_rows(model, rows)
+        table = forecast_frame(model, rows, levels=levels)
+        if not wide:
+            return table
+        means = table.pivot(index="ds", columns="unique_id", values="mean")
+        return means[[str(name) for name in rows.columns]].rename_axis(index=None, columns=None)
+
+    def update(self, frame: pd.DataFrame) -> Forecaster:
+        """Add rows that have come in: the next forecast continues from them, and the intervals learn from them.
+
+        Weights stay as they are. Rows that are already known are replaced.
+        """
+        model = self._fitted()
+        new = check_frame(model, to_wide(frame), "the frame")
+        missing = [name for name in model.series if name not in new.columns]
+        if missing:
+            raise InputError(f"the frame: column {missing[0]!r} is missing; give every series that was fitted")
+        tail = tail_of(model)
+        whole = new[model.series].combine_first(tail).asfreq(model.frequency)
+        follow_rows(model, whole)
+        keep_tail(model, whole)
+        model.artifacts["known_until"] = model.artifacts["tail_end"].clone()
+        return self
+
+    def backtest(self, frame: pd.DataFrame | None = None) -> Backtest:
+        """Score the model that never saw the last rows on them, beside the baselines.
+
+        Args:
+            frame: the frame that was fitted, or a longer one; needed after :meth:`load` only.
+        """
+        self._fitted()
+        rows = to_wide(frame) if frame is not None else getattr(self, "_history", None)
+        if rows is None:
+            raise InputError("backtest: a loaded forecaster does not hold the rows; give the frame")
+        known = int(self.held_out_.artifacts["known_until"])
+        start = int((rows.index.as_unit("ns").asi8 <= known).sum())
+        if start >= len(rows):
+            raise InputError(f"the frame: no row after {rows.index[-1]}, the last that was fitted; set holdout above 0")
+        return evaluate(self.held_out_, rows, start)
+
+    def save(self, path: str | Path) -> Path:
+        """Write the forecaster to a folder: safetensors and json, no pickles."""
+        self._fitted()
+        folder = Path(path)
+        folder.mkdir(parents=True, exist_ok=True)
+        self.model_.save_pretrained(folder / "model")
+        self.held_out_.save_pretrained(folder / "heldout")
+        content = {"parameters": self.get_params(), "facts": self.facts_}
+        (folder / _PARAMETERS).write_text(json.dumps(content, indent=1), encoding="utf-8")
+        return folder
+
+    @classmethod
+    def load(cls, path: str | Path) -> Forecaster:
+        """The inverse of :meth:`save`; forecasts are the same to the bit."""
+        folder = Path(path)
+        if not (folder / _PARAMETERS).is_file():
+            raise InputError(f"{folder}: holds no forecaster ({_PARAMETERS} is missing); name a folder that save made")
+        content = json.loads((folder / _PARAMETERS).read_text(encoding="utf-8"))
+        forecaster = cls(**content["parameters"])
+        forecaster.facts_ = content["facts"]
+        forecaster.model_ = ForecastModel.from_pretrained(folder / "model")
+        forecaster.held_out_ = ForecastModel.from_pretrained(folder / "heldout")
+        return forecaster
+
+    def _fitted(self) -> ForecastModel:
+        if not hasattr(self, "model_"):
+            raise NotFittedError("this Forecaster is not fitted; call fit(frame) first")
+        return self.model_
+
+
+def to_wide(frame: pd.DataFrame) -> pd.DataFrame:
+    """A frame with a ``DatetimeIndex`` of fixed frequency and one float column per series, from a wide or a long one.
+
+    Raises:
+        InputError: no time, a time twice, or no numeric column.
+    """
+    if {"unique_id", "ds", "y"} <= set(frame.columns):
+        doubled = frame.duplicated(["unique_id", "ds"])
+        if doubled.any():
+            row = frame.loc[doubled].iloc[0]
+            raise InputError(f"the frame: series {row['unique_id']!r} has {row['ds']} twice; keep one of the rows")
+        order = frame["unique_id"].drop_duplicates().tolist()
+        frame = frame.pivot(index="ds", columns="unique_id", values="y")[order].rename_axis(index=None, columns=None)
+    if not isinstance(frame.index, pd.DatetimeIndex):
+        raise InputError("the frame: its index is no DatetimeIndex; set_index the time, or give unique_id, ds and y")
+    frame = frame.select_dtypes("number").astype(float).rename(columns=str)
+    if frame.shape[1] == 0 or len(frame) == 0:
+        raise InputError("the frame: no numeric column with rows; give one column per series")
+    if frame.index.has_duplicates:
+        twice = frame.index[frame.index.duplicated()][0]
+        raise InputError(f"the frame: {twice} is there twice; keep one of the rows")
+    frame = frame.sort_index()
+    if frame.index.freq is None:
+        guess: Any = pd.infer_freq(frame.index) if len(frame) > 2 else None
+        if guess is None and len(frame) > 1:
+            steps, counts = np.unique(np.diff(frame.index.as_unit("ns").asi8), return_counts=True)
+            guess = pd.Timedelta(int(steps[counts.argmax()]), "ns")
+        regular = frame.asfreq(guess) if guess is not None else frame
+        lost = frame.index.difference(regular.index)
+        if len(lost):
+            raise InputError(f"the frame: {lost[0]} is off the grid of {guess}; resample it first")
+        frame = regular
+    return frame
