@@ -22,6 +22,7 @@ import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 from accelerate.utils import send_to_device
+from safetensors import SafetensorError
 from timm.optim import create_optimizer_v2
 from timm.utils import ModelEmaV3
 from torch import Tensor, nn
@@ -489,7 +490,10 @@ def _save_model(model: nn.Module, folder: Path) -> None:
         folder.mkdir(exist_ok=True)
         temporary = folder / ".new"
         temporary.mkdir(exist_ok=True)
-        model.save_pretrained(temporary)  # type: ignore[operator]
+        try:
+            model.save_pretrained(temporary)  # type: ignore[operator]
+        except SafetensorError as error:  # safetensors wraps what the operating system says
+            raise OSError(str(error)) from error
         for path in sorted(temporary.iterdir()):
             files.sync(path)
             path.replace(folder / path.name)
