@@ -17,6 +17,8 @@ from .words import MOMENT_NAMES, UNITS
 
 DELIMITERS = (";", "\t", "|", ",", " ")
 COMMENT_MARKS = ("#", "//", "%", "!", "*", "'#", '"#')
+MOST_SKIPPED = 3
+"""Lines of another kind that may stand between the names and the data."""
 _DIGIT = re.compile(r"\d")
 
 
@@ -289,7 +291,10 @@ def _profile(table: list[list[str]], width: int) -> list[str]:
 
 def _is_data(row: list[str], profile: list[str], width: int) -> bool:
     """Whether a line looks like the bulk of the lines."""
-    if len(row) < 2 and width > 1:
+    bare = len(row)
+    while bare > width and not row[bare - 1]:
+        bare -= 1
+    if (len(row) < 2 and width > 1) or bare > width:
         return False
     fitting = misfit = 0
     for cell, expected in zip(row, profile, strict=False):
@@ -302,7 +307,8 @@ def _is_data(row: list[str], profile: list[str], width: int) -> bool:
         elif expected == "number":
             fitting += found == "number"
             misfit += found in ("text", "time")
-    return fitting > misfit and (len(row) >= 0.5 * width or fitting >= 2)
+    timed = any(kind(cell[:80]) == expected == "time" for cell, expected in zip(row, profile, strict=False))
+    return fitting > misfit and (len(row) == width or (timed and len(row) >= 0.67 * width))
 
 
 def _unit_like(cells: list[str]) -> bool:
@@ -310,7 +316,7 @@ def _unit_like(cells: list[str]) -> bool:
     known = 0.0
     for cell in full:
         bracketed = len(cell) < 16 and re.fullmatch(r"[\[(<{].*[\])>}]", cell) is not None
-        if cell in UNITS or bracketed or is_missing_word(cell):
+        if cell in UNITS or bracketed or is_missing_word(cell) or re.fullmatch(r"\d{1,3}[sdnfx]", cell):
             known += 0.5 if len(cell) == 1 and cell.isalpha() else 1  # A may be ampere, or the first sensor
     return bool(full) and known >= 0.5 * len(full)
 
@@ -321,6 +327,8 @@ def _name_block(above: list[tuple[int, bool, list[str]]], width: int) -> list[tu
     ``above`` holds the index of each line, whether it is a comment, and its cells.
     """
     block: list[tuple[int, list[str]]] = []
+    commented_block = False
+    skipped = 0
     for i, commented, cells in reversed(above):
         cells = list(cells)
         while len(cells) > width and not cells[-1]:
@@ -329,13 +337,22 @@ def _name_block(above: list[tuple[int, bool, list[str]]], width: int) -> list[tu
         if not block and not commented:
             near |= {width + 1, width + 2, width + 3}  # names of columns that the data leave out
         if commented:
-            if not block and len(cells) == width and not (width <= 2 and cells[0].endswith(":")):
-                return [(i, cells)]
+            if len(cells) == width and not (width <= 2 and cells[0].endswith(":")):
+                if block and not (commented_block and _unit_like(block[0][1])):
+                    break
+                block.insert(0, (i, cells))
+                commented_block = True
+            elif commented_block:
+                break
             continue
+        if commented_block:
+            break
         if len(cells) in near:
             block.insert(0, (i, cells))
-        elif block:
+        elif block or skipped == MOST_SKIPPED:
             break
+        else:
+            skipped += 1
     return block
 
 

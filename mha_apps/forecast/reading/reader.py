@@ -372,7 +372,7 @@ def _read_clock(reading: Reading, wall: np.ndarray, zone: zones.Zone, ending: in
     block, account = reading.block, reading.table.account
     usable = account.rows.open
     times = reading.times
-    if times.hours is not None and times.hours[1] == 25 and times.day is not None:
+    if times.counted and times.day is not None:
         midnight = zones.localise(times.day, zone, usable=usable)  # hours are counted through the day
         block.utc = midnight.utc + (wall - times.day)
         return
@@ -392,10 +392,10 @@ def _check_clock(reading: Reading, ending: int) -> None:
     wall = reading.times.wall[rows] - ending
     signature = zones.summer_signature(wall)
     if signature is None:
-        if reading.times.hours is not None and reading.times.hours[1] == 25:
+        if reading.times.counted:
             row = int(rows[0])
             raise InputError(
-                f"{account.place(row)}: hours count to 25, so the clock has summer time; "
+                f"{account.place(row)}: the hours of a day count to 25, so the clock has summer time; "
                 "pass --tz, such as --tz Europe/Berlin"
             )
         return

@@ -21,8 +21,8 @@ from .account import Ledger
 from .numbers import COMMA, PLAIN, numbers
 from .options import ReadOptions
 from .table import Table
-from .timetext import DAY, HOUR, MINUTE, SECOND, TimeText, civil_days, week_days, year_days
-from .words import CLOCK_NAMES, DATE_NAMES, MOMENT_NAMES, PART_NAMES
+from .timetext import DAY, HOUR, MINUTE, NO_OFFSET, SECOND, TimeText, civil_days, week_days, year_days
+from .words import CLOCK_NAMES, DATE_NAMES, MOMENT_NAMES, PART_NAMES, PERIOD_NAMES, ZONE_NAMES, ZONE_OFFSETS
 
 EXCEL_DAYS = 25_569
 """Days from a spreadsheet's day 0 (30 December 1899) to 1970."""
@@ -52,6 +52,8 @@ class Times:
     """The least and the greatest hour where the hours stand in a column of their own."""
     day: np.ndarray | None = None
     """Microseconds at the start of the day, where the hours stand in a column of their own."""
+    counted: bool = False
+    """Whether the hours or periods are counted through days of 23 and 25 hours, and not read off a clock."""
     notes: list[str] = field(default_factory=list)
 
 
@@ -67,13 +69,19 @@ def find_times(table: Table, options: ReadOptions) -> Times:
         if times is not None:
             if not times.ok.any():
                 break
-            return times
+            return _with_zone(look, times)
     line = table.header or 1
     clock = next((k for k in range(len(table.names)) if look.clock_share(k) > 0.6), None)
     if clock is not None:
         raise InputError(
             f"{table.source}, line {line}: column {table.names[clock]!r} holds times of the day but no column holds "
             "the date; add a date column"
+        )
+    counting = next((k for k in look.columns if named(look.name(k), MOMENT_NAMES, partly=True) and look.numeric(k)), None)
+    if counting is not None:
+        raise InputError(
+            f"{table.source}, line {line}: column {table.names[counting]!r} holds numbers that are no date (a count from an "
+            "unknown start?); add a column with dates, or name another with --time"
         )
     shown = ", ".join(repr(name) for name in table.names[:6]) + (", ..." if len(table.names) > 6 else "")
     raise InputError(
@@ -96,6 +104,43 @@ def named(name: str, vocabulary: frozenset[str], *, partly: bool = False) -> boo
     if forms & vocabulary or name.strip().lower() in vocabulary:
         return True
     return partly and any(word in vocabulary for word in re.split(r"[\W_]+", base))
+
+
+def _with_zone(look: _Look, times: Times) -> Times:
+    """Adds the zones or offsets that stand in a column of their own."""
+    if times.utc or times.offset is not None:
+        return times
+    for k in look.columns:
+        column = look.table.columns[k]
+        if k in times.columns or not isinstance(column, pa.Array) or not named(look.name(k), ZONE_NAMES):
+            continue
+        encoded = column.dictionary_encode()
+        words = [word.strip() for word in encoded.dictionary.to_pylist()]
+        if not 1 <= len(words) <= 12 or encoded.null_count > 0.5 * len(column):
+            continue
+        offsets = [_minutes_of(word) for word in words]
+        places = [bool(re.fullmatch(r"[A-Z][A-Za-z]+/[A-Za-z_/]+", word)) for word in words]
+        if all(places) and len(words) == 1:
+            times.zones, times.offset = {words[0]}, np.full(len(column), NO_OFFSET, dtype=np.int32)
+        elif all(offset is not None for offset in offsets):
+            known = np.array([*(offset or 0 for offset in offsets), NO_OFFSET], dtype=np.int32)
+            codes = encoded.indices.fill_null(len(words)).to_numpy(zero_copy_only=False)
+            times.offset, times.zones = known[codes], {word.upper() for word in words if word.upper() in ZONE_OFFSETS}
+        else:
+            continue
+        times.columns.append(k)
+        times.what += f", zone in {look.name(k)!r}"
+        return times
+    return times
+
+
+def _minutes_of(word: str) -> int | None:
+    if word.upper() in ZONE_OFFSETS:
+        return ZONE_OFFSETS[word.upper()]
+    match = re.fullmatch(r"(?:UTC|GMT)?([+-])(\d{1,2})(?::?([0-5]\d))?", word)
+    if match is None or int(match[2]) > 15:
+        return None
+    return (int(match[2]) * 60 + int(match[3] or 0)) * (-1 if match[1] == "-" else 1)
 
 
 class _Look:
@@ -266,6 +311,14 @@ def _by_format(look: _Look, columns: list[int], pattern: str) -> Times:
     )
 
 
+_ORDER_WORDS = (
+    ("dmy", re.compile(r"(?<![a-z])(?:dd?|tt|jj|gg)\s?[-/. ]\s?mm?\s?[-/. ]\s?(?:yy|jj|aa)", re.I)),
+    ("mdy", re.compile(r"(?<![a-z])mm?\s?[-/. ]\s?dd?\s?[-/. ]\s?yy", re.I)),
+    ("ymd", re.compile(r"(?<![a-z])(?:yy|jj|aa)(?:yy|jj|aa)?\s?[-/. ]\s?mm?\s?[-/. ]\s?(?:dd|tt|jj)", re.I)),
+)
+"""Orders that a header spells out, such as DD/MM/YYYY or tt.mm.jjjj."""
+
+
 def _strptime(text: str, pattern: str) -> datetime | None:
     try:
         return datetime.strptime(text.strip(), pattern)
@@ -330,6 +383,8 @@ def _text_one(look: _Look, k: int) -> Times | None:
     text = TimeText(column)
     if not text.groups:
         return None
+    if named(look.name(k), PART_NAMES["week"], partly=True):
+        text.read_months_as_weeks()
     order, note = _order(look, k, text)
     found = text.instants(order)
     forms = {layout.form for layout, _, _ in text.groups}
@@ -361,6 +416,13 @@ def _order(look: _Look, k: int, text: TimeText) -> tuple[str, str | None]:
     note = f"{least} dates fit no order that the others allow" if least and len(left) == 1 else None
     if len(left) == 1:
         return left[0], note
+    words = [look.name(k), look.table.units[k] or "" if k < len(look.table.units) else "", *look.table.comments[-20:]]
+    stated = next((order for order, pattern in _ORDER_WORDS if any(pattern.search(word) for word in words)), None)
+    if stated in left:
+        return stated, f"the order of day and month is stated above the data ({stated})"
+    left = [order for order in left if not (order == "ymd" and len(left) > 1 and _restless_year(text))]
+    if len(left) == 1:
+        return left[0], note
     if all(layout.dotted for layout in numeric_dates) and "dmy" in left:
         return "dmy", "dates with dots were read day first, as they are written everywhere (--dayfirst tells)"
     read = {order: text.instants(order) for order in left}
@@ -382,6 +444,15 @@ def _order(look: _Look, k: int, text: TimeText) -> tuple[str, str | None]:
         f"{look.table.account.place(row)}: {example!r} in {look.name(k)!r} may be day or month first, and no date in "
         "the file decides it; pass --dayfirst or --no-dayfirst"
     )
+
+
+def _restless_year(text: TimeText) -> bool:
+    """Whether years would change more often than days if dates were read year first."""
+    found = text.instants("ymd")
+    days = (found.wall[found.ok] // DAY).astype("datetime64[D]")
+    years, months = days.astype("datetime64[Y]"), days.astype("datetime64[M]")
+    day = (days - months.astype("datetime64[D]")).astype(np.int64)
+    return int(np.count_nonzero(np.diff(years))) > int(np.count_nonzero(np.diff(day)))
 
 
 def _evenness(wall: np.ndarray) -> tuple[float, bool]:
@@ -417,6 +488,9 @@ def _with_clock(look: _Look, times: Times, others: Sequence[int]) -> Times:
         times.dateonly = False
         return times
     numeric = [k for k in others if look.numeric(k)]
+    period = next((k for k in numeric if named(look.name(k), PERIOD_NAMES)), None)
+    if period is not None and _add_periods(look, times, period):
+        return times
     hour = next((k for k in numeric if named(look.name(k), PART_NAMES["hhmm"])), None)
     hour = hour if hour is not None else look.part("hour", times.columns)
     if hour is None or hour not in others:
@@ -427,6 +501,24 @@ def _with_clock(look: _Look, times: Times, others: Sequence[int]) -> Times:
         labelled = next((k for k in others if named(look.name(k), CLOCK_NAMES | PART_NAMES["hour"], partly=True)), None)
         return _lettered(look, times, labelled) if labelled is not None else times
     return _add_hours(look, times, hour, date_name)
+
+
+def _add_periods(look: _Look, times: Times, k: int) -> bool:
+    """Adds half hours or quarters of an hour that are numbered through the day, from 1 on; the number 1 starts the day."""
+    values = look.floats(k)
+    ok = times.ok & (values >= 1) & (values <= 100) & (values % 1 == 0)
+    most = float(values[ok].max()) if ok.any() else 0.0
+    minutes = 30 if 46 <= most <= 50 else 15 if 92 <= most <= 100 else None
+    if minutes is None or ok.sum() < 0.9 * times.ok.sum():
+        return False
+    times.day = times.wall.copy()
+    times.counted = most in (50, 100)
+    times.wall = np.where(ok, times.wall + (np.where(ok, values, 1).astype(np.int64) - 1) * minutes * MINUTE, 0)
+    times.ok = ok
+    times.columns.append(k)
+    times.what += f" and {look.name(k)!r} of {minutes} minutes"
+    times.dateonly = False
+    return True
 
 
 def _cycles(times: Times, values: np.ndarray) -> bool:
@@ -477,6 +569,7 @@ def _add_hours(look: _Look, times: Times, k: int, date_name: str) -> Times:
         ok &= (values >= 0) & (values <= 25)
         values = np.where(ok, values, 0.0)
         times.hours = (int(least), int(most))
+        times.counted = most == 25
         times.day = times.wall.copy()
         clock = np.round(values * HOUR).astype(np.int64)
         for part, unit in (("minute", MINUTE), ("second", SECOND)):

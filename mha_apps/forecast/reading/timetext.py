@@ -301,6 +301,15 @@ class TimeText:
     def blank(self) -> int:
         return self.count - sum(len(rows) for _, rows, _ in self.groups)
 
+    def read_months_as_weeks(self) -> None:
+        """Takes 05/2024 for the fifth week, in a column that is named so."""
+        self.groups = [
+            (layout._replace(form="yw", digits=tuple(("w" if n == "m" else n, a, b) for n, a, b in layout.digits)), rows, length)
+            if layout.form == "ym" and not layout.month
+            else (layout, rows, length)
+            for layout, rows, length in self.groups
+        ]
+
     def share(self, *, dated: bool | None = None, clock: bool | None = None) -> float:
         """Share of the texts whose shape is a time, with a date or a clock where that is asked for."""
         total = sum(

@@ -72,17 +72,25 @@ def _set(text: str) -> frozenset[str]:
 
 PART_NAMES: dict[str, frozenset[str]] = {
     "year": _set("year yr yyyy yy jahr annee année an ano año anno rok jaar år ar vuosi год yıl"),
-    "month": _set("month mon mo mm mnth monat mois mes mês mese maand miesiac miesiąc månad maned måned kuukausi месяц ay"),
-    "day": _set("day dd dy tag jour jj dia día giorno dag dzień dzien paiva päivä день gün dayofmonth dom mday"),
+    "month": _set("kk month mon mo mm mnth monat mois mes mês mese maand miesiac miesiąc månad maned måned kuukausi месяц ay"),
+    "day": _set("pv day dd dy tag jour jj dia día giorno dag dzień dzien paiva päivä день gün dayofmonth dom mday"),
     "hour": _set("hour hours hr hrs hh he stunde std heure heures hora horas ora ore uur timme time_h tunti час saat hourending godzina godz"),
     "minute": _set("minute minutes min mins mi mm_ minuten minuto minuti minuut minuta"),
     "second": _set("second seconds sec secs ss sekunde sekunden seconde segundo secondo seconden sekunda"),
     "yearday": _set("doy dayofyear julian julianday julday jday jd jul yday yearday dy_of_year dayofyr julian_day tag_im_jahr jourjulien day_of_year"),
-    "week": _set("week wk kw weekofyear isoweek kalenderwoche semaine semana settimana vecka uge weeknumber weekno"),
+    "week": _set("woche semaine_iso week wk kw weekofyear isoweek kalenderwoche semaine semana settimana vecka uge weeknumber weekno"),
     "quarter": _set("quarter qtr quartal trimestre kwartaal"),
     "hhmm": _set("hhmm hrmn hrmin hourminute hour_minute hhmmss hhmi time_hhmm timeutc"),
 }  # fmt: skip
 """Names of columns that hold one part of a time."""
+
+ZONE_NAMES = _set("tz tz_cd timezone time_zone zone zeitzone aikavyöhyke offset utc_offset tz_offset gmt_offset utcoffset fuseau")
+"""Names of columns that hold the zone of each time."""
+PERIOD_NAMES = _set(
+    "settlement_period settlementperiod period sp viertelstunde quarterhour quarter_hour qh halfhour half_hour interval periodo período periode "
+    "trading_period tradingperiod interval_number"
+)  # fmt: skip
+"""Names of columns that number the half hours or the quarters of an hour of a day."""
 
 DATE_NAMES = _set(
     "date datum data fecha dato jour dia día giorno dag day dzien dzień päivämäärä дата tarih dteday 日期 日付 obsdate datadate"
@@ -132,6 +140,7 @@ MISSING_WORDS = _set(
 """Words that stand for a missing value among numbers."""
 
 UNITS = _set(
+    "yr mo dy mn degt deg_t cfs "
     "°c c °f f k degc degf °k deg_c celsius fahrenheit kelvin % %rh %rf rh pct percent %vol vol% hpa pa kpa mpa bar mbar mmhg inhg psi torr atm "
     "v mv µv uv kv a ma µa ua ka w kw mw gw mw/h va kva mva var kvar wh kwh mwh gwh j kj mj gj m mm cm km dm in ft inch inches mi m/s ms-1 m_s-1 km/h kmh kph mph kn kt kts knots "
     "l l/s l/min l/h lpm m3 m³ m^3 m3/h m³/h m^3/h m3/s m³/s nm3/h cfm gpm ppm ppb ppt µg/m³ µg/m3 ug/m3 ugm-3 μg/m³ μg/m3 mg/m³ mg/m3 mg/l g/m3 g/m³ µs/cm us/cm ms/cm ntu fnu ph "
