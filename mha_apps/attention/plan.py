@@ -10,21 +10,21 @@ from dataclasses import dataclass
 
 import torch
 
-from .kernel import is_plain_causal
+from .kernel import HALF, has_half_units, is_plain_causal
 from .mask import Mask
 from .pattern import Band, Pattern, covered
 from .position import ScoreBias
 
 __all__ = ["Plan", "attention_memory", "choose"]
 
-# On a CPU the fused kernel wins over three plain steps from these key lengths on: its backward computes the weights
-# again, which short rows do not repay.
-SDPA_FROM = {"training": 512, "inference": 128}
+# On a CPU with bfloat16 units the fused kernel's backward pass loses to three plain steps below this many keys; so
+# it does everywhere when dropout or a learned bias takes its fast path away, and from there on tiles win.
+PLAIN_BELOW = 192
 # Tiles pay from this many score entries (query x key) on, where their support is at most this share of them.
 TILED_FROM = 256 * 256
-TILED_SHARE = 0.5
-# Tiles instead of the fused kernel for a mask without structure that leaves sdpa without its fused path.
-TILED_WITHOUT_FUSED_FROM = 1024
+TILED_SHARE = 0.45
+# From this many entries on a mask is not made as a matrix at all.
+NO_MATRIX_FROM = 2**28
 
 
 @dataclass(frozen=True)
@@ -59,25 +59,25 @@ def choose(
     if torch.compiler.is_exporting() or torch.onnx.is_in_onnx_export():
         return Plan("explicit", "an exported graph takes plain operators and any length")
     _, heads, query_length, key_length = shape
-    tracing = torch.compiler.is_compiling() or torch.jit.is_tracing()
     fused = not dropout and not (training and any(bias.tensor.requires_grad for bias in biases))
-    short = device.type == "cpu" and key_length < SDPA_FROM["training" if training else "inference"]
+    pairs = query_length * key_length
     if mask is not None and not is_plain_causal(mask, query_length, key_length):
-        pairs = query_length * key_length
         patterns, needed = _needed(mask, heads, query_length, key_length)
         if pairs >= TILED_FROM and needed <= TILED_SHARE * pairs:
-            share = f"{needed / pairs:.1%} of {query_length} x {key_length} pairs are within the mask's support"
+            share = f"{needed / pairs:.1%} of {query_length} x {key_length} pairs are in the mask's support"
             if device.type == "cuda" and not dropout:
                 return Plan("flex", f"{share}, and there is a GPU")
             steps = any(isinstance(p, Band) and p.step > 1 and p.left is None for p in patterns)
             return Plan("strided" if steps else "banded", share)
-    if short and (fused or key_length < TILED_WITHOUT_FUSED_FROM):
-        return Plan("explicit", f"{key_length} keys are too few to repay the fused kernel")
-    if not fused and not tracing:
-        if key_length < TILED_WITHOUT_FUSED_FROM:
-            return Plan("explicit", "dropout or a learned bias leaves the fused kernel without its fast path")
-        if device.type == "cpu":
-            return Plan("banded", "tiles keep memory linear where dropout or a learned bias rules the fused kernel out")
+        if pairs >= NO_MATRIX_FROM:
+            return Plan("banded", f"a mask of {query_length} x {key_length} is too large to be made")
+    if not fused and device.type == "cpu":
+        why = "dropout or a learned bias takes the fused kernel's fast path away"
+        kernel = "explicit" if key_length < PLAIN_BELOW else "banded"
+        return Plan(kernel, f"{why}, and there are {key_length} keys")
+    half = dtype in HALF and device.type == "cpu" and has_half_units(device)
+    if half and training and key_length < PLAIN_BELOW:
+        return Plan("explicit", f"the fused kernel's backward pass is slow with as few as {key_length} keys")
     return Plan("sdpa", f"the fused kernel is fastest at {query_length} x {key_length}")
 
 

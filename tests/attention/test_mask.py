@@ -181,8 +181,20 @@ class TestPlan:
         assert plan.kernel == kernel
         assert str(plan).startswith(f"{kernel}: ")
 
-    def test_short_inputs_use_plain_products(self) -> None:
-        assert self.attention.plan(torch.empty(256, 16, 64)).kernel == "explicit"
+    @pytest.mark.parametrize("units", [True, False])
+    def test_short_inputs_in_bfloat16_use_plain_products_where_those_are_fast(
+        self, units: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("mha_apps.attention.plan.has_half_units", lambda device: units)
+        plan = self.attention.plan(torch.empty(256, 64, 64, dtype=torch.bfloat16))
+        assert plan.kernel == ("explicit" if units else "sdpa")
+
+    def test_dropout_leaves_the_fused_kernel_in_training_only(self) -> None:
+        attention = MultiHeadAttention(64, 8, dropout=0.1)
+        for length, kernel in ((64, "explicit"), (1024, "banded")):
+            x = torch.empty(1, length, 64)
+            assert attention.train().plan(x).kernel == kernel
+            assert attention.eval().plan(x).kernel == "sdpa"
 
     def test_a_kernel_that_was_asked_for_is_used(self) -> None:
         attention = MultiHeadAttention(64, 8, kernel="sdpa")
