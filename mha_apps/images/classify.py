@@ -19,8 +19,14 @@ from mha_apps.training.loop import Task
 __all__ = ["classification_task", "load_for_training", "predict_probabilities"]
 
 
-def load_for_training(recipe: ImageRecipe, *, channels: int | None = None) -> tuple[ImageSet, ImageSet]:
+def load_for_training(
+    recipe: ImageRecipe, *, image_size: tuple[int, int] | None = None, channels: int | None = None
+) -> tuple[ImageSet, ImageSet]:
     """The training and the validation images that a recipe names, of one size and one numbering of classes.
+
+    Args:
+        image_size: (height, width) where the recipe gives none.
+        channels: 1 or 3; None decides by the images.
 
     Raises:
         InputError: see :func:`mha_apps.images.load`; also with fewer than two classes.

@@ -198,7 +198,7 @@ def _as_seen(image: Image.Image, mode: str) -> Image.Image:
 
 def _to_8_bit(image: Image.Image) -> Image.Image:
     """Pillow clips where it converts such images to 8 bits; here the range is scaled."""
-    values = np.asarray(image).astype(np.float32)
+    values = np.asarray(image).astype(np.float64)
     low, high = float(values.min()), float(values.max())
     if not (low >= 0 and high <= 65535):  # also true of NaN
         raise Unreadable("values outside 0..65535")

@@ -333,7 +333,7 @@ def _npz_arrays(source: str, path: Path, pair: tuple[str, str]) -> Arrays:
     where = f"{source}: array {pair[0]!r}"
     if images.ndim == 3:
         images = images[:, None]
-    elif images.ndim == 4 and images.shape[3] in (1, 3, 4) and images.shape[1] not in (1, 3, 4):
+    elif images.ndim == 4 and images.shape[3] in (1, 3, 4) and images.shape[1] not in (1, 3):
         images = images.transpose(0, 3, 1, 2)
     if images.ndim != 4 or labels.shape != (len(images),):
         raise InputError(

@@ -150,11 +150,13 @@ def with_classes(images: ImageSet, classes: Sequence[str]) -> ImageSet:
     classes = tuple(classes)
     if images.classes == classes:
         return images
-    if all(name.isdecimal() for name in images.classes) and len(images.classes) <= len(classes):
-        return replace(images, classes=classes)  # the data has no names, only numbers
     known = {name: number for number, name in enumerate(classes)}
     present = {images.classes[number] for number in images.labels.unique().tolist()}
-    if unknown := sorted(present - known.keys()):
+    unknown = sorted(present - known.keys())
+    unnamed = images.classes == tuple(str(number) for number in range(len(images.classes)))
+    if unknown and unnamed and len(images.classes) <= len(classes):
+        return replace(images, classes=classes)
+    if unknown:
         raise InputError(
             f"{images.source}: class {unknown[0]!r} is unknown to the model, whose classes are "
             f"{', '.join(classes[:10])}{', ...' if len(classes) > 10 else ''}; rename the class or train on this data"

@@ -119,7 +119,7 @@ def plot_explanation(
                 ax.imshow(large.clamp(min=0), cmap="inferno", alpha=0.6)
                 ax.set_title(name, fontsize=8)
         probability, number = explanation.probabilities[row].max(dim=0)
-        title = f"{classes[number]} ({probability:.0%})"
+        title = f"{classes[int(number)]} ({probability:.0%})"
         if labels is not None and int(labels[row]) != int(number):
             title += f"\nis {classes[int(labels[row])]}"
         axes[0].set_title(title, fontsize=8)

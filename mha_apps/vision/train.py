@@ -44,8 +44,13 @@ def train(
     recipe = recipe or (run.recipe(VitRecipe) if run is not None else VitRecipe())
     recipe.check()
     resolve_precision(recipe.precision, resolve_device(recipe.device))
-    images, validation = load_for_training(recipe, channels=3 if recipe.pretrained else None)
-    model = build(recipe, images)
+    pretrained = _pretrained(recipe) if recipe.pretrained is not None else None
+    images, validation = load_for_training(
+        recipe,
+        image_size=pretrained.image_size if pretrained is not None else None,
+        channels=pretrained.channels if pretrained is not None else None,
+    )
+    model = build(recipe, images, pretrained)
     task = classification_task(model, images, validation, recipe, mean=model.mean, std=model.std)
     if run is None:
         run = Run.create(out, recipe, "vit", force=force)
@@ -73,15 +78,22 @@ def _report(run: Run, model: ViT, validation: ImageSet) -> None:
     report.write(run.path / "report.html")
 
 
-def build(recipe: VitRecipe, images: ImageSet) -> ViT:
-    """The model that a recipe asks for, for such images. Its first weights depend on the seed alone.
+def build(recipe: VitRecipe, images: ImageSet, pretrained: ViT | None = None) -> ViT:
+    """The model that a recipe asks for, for such images: new, or made from a pretrained one.
+
+    New weights depend on the seed alone. A pretrained model keeps its own normalisation.
 
     Raises:
-        InputError: an unknown preset; sizes that do not fit together; pretrained weights that cannot be had.
+        InputError: an unknown preset; sizes that do not fit together.
     """
     seed_everything(recipe.seed)
-    if recipe.pretrained is not None:
-        return _pretrained(recipe, images)
+    if pretrained is not None:
+        rates = {name: rate for name, rate in recipe.overrides().items() if name in ("dropout", "drop_path")}
+        try:
+            model = adapt(pretrained, image_size=images.image_size, **rates)
+        except ValueError as error:
+            raise InputError(f"--pretrained {recipe.pretrained}: {error}; set --image-size") from error
+        return model if model.classes == images.classes else replace_head(model, images.classes)
     settings = find_preset(recipe.preset, images.image_size) | recipe.overrides()
     mean, std = images.statistics()
     try:
@@ -99,29 +111,20 @@ def build(recipe: VitRecipe, images: ImageSet) -> ViT:
         ) from error
 
 
-def _pretrained(recipe: VitRecipe, images: ImageSet) -> ViT:
-    """Pretrained weights for images of that size and those classes; the normalisation stays the pretrained one."""
+def _pretrained(recipe: VitRecipe) -> ViT:
+    """The model that ``--pretrained`` names, as it is."""
     name = str(recipe.pretrained)
     folder = Path(name).expanduser()
     if (folder / "config.toml").is_file():
-        model = load_model(folder)
-    elif (folder / "config.json").is_file() or (name.count("/") == 1 and not folder.exists()):
+        return load_model(folder)
+    if (folder / "config.json").is_file() or (name.count("/") == 1 and not folder.exists()):
         try:
-            model = ViT.from_pretrained(folder if folder.exists() else name)
+            return ViT.from_pretrained(folder if folder.exists() else name)
         except (OSError, ValueError, RuntimeError, TypeError) as error:
             reason = str(error).splitlines()[0]
             raise InputError(f"--pretrained {name}: cannot be loaded ({reason}); name a local folder") from error
-    else:
-        weights = recipe.pretrained_weights
-        model = from_timm(name, pretrained=weights is None, weights=weights)
-    if model.channels != images.channels:
-        raise InputError(f"--pretrained {name}: takes images of {model.channels} channels, not {images.channels}")
-    rates = {name: value for name, value in recipe.overrides().items() if name in ("dropout", "drop_path")}
-    try:
-        model = adapt(model, image_size=images.image_size, **rates)
-    except ValueError as error:
-        raise InputError(f"--pretrained {name}: {error}; set --image-size") from error
-    return model if model.classes == images.classes else replace_head(model, images.classes)
+    weights = recipe.pretrained_weights
+    return from_timm(name, pretrained=weights is None, weights=weights)
 
 
 def load_model(run: Run | str | Path) -> ViT:

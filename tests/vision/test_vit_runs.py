@@ -1,0 +1,140 @@
+"""From a recipe to a run folder, and from there to numbers, predictions and pictures."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from mha_apps.errors import InputError
+from mha_apps.images import load
+from mha_apps.vision import VitRecipe, evaluate, explain, load_model, plot_explanation, predict, resize, train
+
+TINY = {"data": "digits", "dim": 32, "depth": 1, "heads": 2, "device": "cpu", "precision": "fp32"}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return train(VitRecipe(epochs=8, batch_size=64, mixup=0.0, **TINY), out=tmp_path_factory.mktemp("runs") / "run")
+
+
+@pytest.fixture
+def digit_files(tmp_path):
+    images = load("digits", "test").images[:6, 0].numpy()
+    for number, pixels in enumerate(images):
+        Image.fromarray(pixels).save(tmp_path / f"digit {number}.png")
+    return tmp_path
+
+
+def test_a_small_vit_learns_the_digits(run):
+    result = evaluate(run)
+    assert result["images"] == 359
+    assert result["top1"] > 0.85  # an untrained one is right in a tenth
+    assert (run.plots_dir / "confusion-test.png").is_file()
+    assert "Attention" in (run.path / "report.html").read_text()
+    json.dumps(result)
+
+
+def test_a_run_keeps_classes_and_normalisation_with_the_model(run):
+    model = load_model(run)
+    assert model.classes == tuple("0123456789")
+    assert (model.mean, model.std) == load("digits", "train").statistics()
+
+
+def test_the_same_seed_gives_the_same_weights(tmp_path):
+    recipe = VitRecipe(steps=6, batch_size=64, policy="trivial", cutmix=1.0, erasing=0.5, dropout=0.1, **TINY)
+    first, second = (load_model(train(recipe, out=tmp_path / name)) for name in "ab")
+    for one, other in zip(first.parameters(), second.parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=0)
+
+
+def test_bad_input_leaves_nothing_behind(tmp_path):
+    for change, words in (
+        ({"data": str(tmp_path / "none")}, "no such file or folder"),
+        ({"preset": "digitz"}, "did you mean digits"),
+        ({"heads": 5}, "heads 5"),
+        ({"crop": 8}, "--crop 8"),
+        ({"learning_rate": 0.0}, "--learning-rate 0.0"),
+        ({"pretrained": "x", "dim": 8}, "--depth: --pretrained x brings its own"),
+    ):
+        with pytest.raises(InputError, match=words):
+            train(VitRecipe(**TINY | change), out=tmp_path / "run")
+        assert not (tmp_path / "run").exists()
+
+
+def test_evaluating_other_data_maps_classes_by_name(run, tmp_path):
+    images = load("digits", "all")
+    for label in (7, 2):
+        (tmp_path / str(label)).mkdir()
+        for number, pixels in enumerate(images.images[images.labels == label][:20, 0].numpy()):
+            Image.fromarray(pixels).save(tmp_path / str(label) / f"{number}.png")
+    result = evaluate(run, str(tmp_path), split="all")
+    assert result["images"] == 40
+    assert result["top1"] > 0.8
+    assert result["per_class"]["7"]["support"] == 20
+
+
+def test_flip_averaging_is_off_unless_asked_for_and_then_said(run):
+    plain, averaged = evaluate(run), evaluate(run, flip_average=True)
+    assert not plain["flip_average"]
+    assert averaged["flip_average"]
+    assert plain["loss"] != averaged["loss"]
+
+
+def test_files_folders_and_globs_are_predicted_and_broken_images_say_why(run, digit_files):
+    broken = digit_files / "broken.png"
+    broken.write_text("no image")
+    table = predict(run, [digit_files, str(digit_files / "digit [01].png"), broken], top_k=2)
+    assert len(table) == 7 + 2 + 1
+    assert list(table.columns) == ["file", "class", "probability", "class_2", "probability_2", "reason"]
+    failed = table[table["file"] == str(broken)]
+    assert failed["reason"].tolist() == ["not an image"] * 2
+    assert failed["class"].isna().all()
+    good = table[table["reason"] == ""]
+    assert (good["probability"] >= good["probability_2"]).all()
+
+
+def test_a_prediction_does_not_depend_on_the_batch(run, digit_files):
+    together, alone = predict(run, digit_files), predict(run, digit_files, batch_size=1)
+    assert together["class"].tolist() == alone["class"].tolist()
+    np.testing.assert_allclose(together["probability"], alone["probability"], atol=1e-5)
+
+
+@pytest.mark.parametrize(("inputs", "words"), [("nothing*.png", "no such file"), ([], "no images")])
+def test_inputs_that_name_no_image_are_refused(run, inputs, words):
+    with pytest.raises(InputError, match=words):
+        predict(run, inputs)
+
+
+@pytest.mark.parametrize("pool", ["mean", "class", "attention"])
+def test_attention_maps_lie_over_the_image_and_sum_to_one(tmp_path, pool):
+    trained = train(VitRecipe(steps=2, pool=pool, registers=1, **TINY), out=tmp_path / "run")
+    images = load("digits", "test")
+    explanation = explain(trained, images.images[:3])
+    assert explanation.rollout.shape == (3, 4, 4)
+    assert explanation.heads.shape == (3, 2, 4, 4)
+    torch.testing.assert_close(explanation.rollout.sum(dim=(1, 2)), torch.ones(3))
+    figure = plot_explanation(explanation, images.classes, images.labels[:3], heads=True)
+    assert len(figure.axes) == 3 * 4
+
+
+def test_a_run_starts_from_the_weights_of_another(run, tmp_path):
+    recipe = VitRecipe(data="digits", pretrained=str(run.path), steps=1, learning_rate=1e-9, batch_size=64)
+    tuned = train(recipe, out=tmp_path / "tuned")
+    torch.testing.assert_close(
+        load_model(tuned).encoder.blocks[0].feed_forward.hidden.weight,
+        load_model(run).encoder.blocks[0].feed_forward.hidden.weight,
+        atol=1e-6, rtol=0,
+    )  # fmt: skip
+
+
+def test_a_resized_model_explains_and_predicts_at_its_new_size(run):
+    model = resize(load_model(run), (12, 16))
+    explanation = explain(model, torch.zeros(1, 1, 12, 16, dtype=torch.uint8))
+    assert explanation.rollout.shape == (1, 6, 8)
+
+
+def test_a_folder_without_a_run_is_named(tmp_path):
+    with pytest.raises(InputError, match="holds no run"):
+        evaluate(tmp_path)
