@@ -31,7 +31,7 @@ def plug_named(
 
     Args:
         model: see `backbone`.
-        gate, where, start: see `plug`.
+        gate, where, start: see `plug`; several globs in one text have commas between them.
         image_size: side of the images, in pixels.
         pretrained: with the weights that the library has for it; downloads them.
         out: a folder for the gated network, which `GatedCNN.from_pretrained` reads.
@@ -44,6 +44,8 @@ def plug_named(
     Raises:
         InputError: see `backbone` and `plug`; a function as `where` cannot be saved.
     """
+    if isinstance(where, str) and "," in where:
+        where = [part.strip() for part in where.split(",")]
     network = backbone(model, classes=1000, pretrained=pretrained)
     count = sum(parameter.numel() for parameter in network.parameters())
     generator = torch.Generator().manual_seed(0)

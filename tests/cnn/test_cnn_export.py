@@ -70,5 +70,10 @@ def test_a_named_network_is_plugged_checked_and_saved(tmp_path):
         plug_named("resnet18", "se", image_size=64, out=tmp_path / "net")
 
 
+def test_globs_with_commas_are_several_places():
+    result = plug_named("resnet20", "se", where="layer1.0.bn2, layer3.*.bn2", image_size=32)
+    assert [row["path"] for row in result["gates"]] == ["layer1.0.bn2", *(f"layer3.{n}.bn2" for n in range(3))]
+
+
 def test_a_standard_gate_says_how_much_it_changes():
     assert plug_named("resnet20", "cbam", start="standard", image_size=32)["largest_change"] > 0
