@@ -18,11 +18,13 @@ from mha_apps.training import Run
 from .baselines import last_value, seasonal_naive
 from .engine import forecast_origins
 from .inputs import Inputs
-from .linear import LinearPath
+from .linear import LinearPath, thin, whole
 from .model import LEVELS, ForecastModel
 from .plot import plot_forecast, safe_name
-from .predict import calibration_of, check_frame, load_model, to_long
+from .predict import MOST_PLOTS, calibration_of, check_frame, draw, forecast_frame, load_model, tail_of, to_long
+from .report import write_report
 from .trainer import align, load_frame, make_inputs
+from .trees import MOST_ROWS, Trees
 from .windows import centre
 
 __all__ = ["Backtest", "backtest", "examine"]
@@ -45,16 +47,20 @@ class Backtest:
     figures: dict[str, Figure]
 
 
-def backtest(run: Run | str | Path, csv: str | Path | None = None, *, plots: bool = True) -> dict[str, Any]:
+def backtest(
+    run: Run | str | Path, csv: str | Path | None = None, *, plots: bool = True, trees: bool = True
+) -> dict[str, Any]:
     """What :func:`examine` finds, as one JSON-able dict: the metrics, and the rows of the tables by series and step."""
-    found = examine(run, csv, plots=plots)
+    found = examine(run, csv, plots=plots, trees=trees)
     return found.metrics | {
         "series": found.series.reset_index().to_dict("records"),
         "steps": found.steps.reset_index().to_dict("records"),
     }
 
 
-def examine(run: Run | str | Path, csv: str | Path | None = None, *, plots: bool = True) -> Backtest:
+def examine(
+    run: Run | str | Path, csv: str | Path | None = None, *, plots: bool = True, trees: bool = False
+) -> Backtest:
     """Forecast from every origin after the rows that training saw, and compare with what came.
 
     The intervals adapt as they would have in operation: at each origin with the truths of earlier rows only.
@@ -62,7 +68,8 @@ def examine(run: Run | str | Path, csv: str | Path | None = None, *, plots: bool
     Args:
         run: a run or its folder.
         csv: the CSV that the run was trained on, or a longer one; the path in the run's recipe when None.
-        plots: write ``plots/backtest-SERIES.png`` into the run.
+        plots: write ``plots/backtest-SERIES.png`` and ``report.html`` into the run.
+        trees: fit gradient-boosted trees as one more baseline, which takes most of the time.
 
     Raises:
         InputError: the CSV has no row after those that training saw.
@@ -79,14 +86,18 @@ def examine(run: Run | str | Path, csv: str | Path | None = None, *, plots: bool
             f"{source}: no row after {frame.index[-1]}, the last that training saw; "
             "give newer rows or train with --holdout 0.2"
         )
-    result = evaluate(model, frame, start)
+    result = evaluate(model, frame, start, trees=trees)
     if plots:
         for name, figure in result.figures.items():
             figure.savefig(run.plots_dir / f"backtest-{safe_name(name)}.png", dpi=110)
+        final = load_model(run)[1]
+        rows = tail_of(final)
+        forecasts = draw(rows, forecast_frame(final, rows, levels=(80, 95)), final.horizon)
+        write_report(run, forecasts=forecasts, found=result)
     return result
 
 
-def evaluate(model: ForecastModel, frame: pd.DataFrame, start: int) -> Backtest:
+def evaluate(model: ForecastModel, frame: pd.DataFrame, start: int, *, trees: bool = True) -> Backtest:
     """Backtest ``model`` on every origin from row ``start`` of ``frame`` on; observed truths only."""
     frame = align(model, frame)
     inputs = make_inputs(model, frame)
@@ -98,6 +109,10 @@ def evaluate(model: ForecastModel, frame: pd.DataFrame, start: int) -> Backtest:
     calibrated = calibration_of(model, inputs).follow(raw, target)[lead:]
     raw, target, origins = raw[lead:], target[lead:], origins[lead:]
     points = {"model": calibrated[..., 0].float(), **baselines(model, inputs, origins)}
+    if trees:
+        before = thin(whole((0, start), horizon), len(model.series), MOST_ROWS)
+        fitted = Trees(period=model.period, trailing=model.trailing).fit(inputs, before)
+        points["trees"] = fitted.forecast(inputs, origins)
     metrics, per_series, per_step = summarize(points, calibrated, target, inputs.scaler.scale, list(frame.columns))
     metrics |= {"origins": len(origins), "horizon": horizon, "period": model.period}
     metrics["first_origin"], metrics["last_row"] = str(frame.index[start]), str(frame.index[-1])
@@ -115,7 +130,7 @@ def evaluate(model: ForecastModel, frame: pd.DataFrame, start: int) -> Backtest:
             truth=frame[name].iloc[row : row + horizon],
             title=str(name),
         )
-        for name in frame.columns
+        for name in frame.columns[:MOST_PLOTS]
     }
     return Backtest(metrics, per_series, per_step, figures)
 
@@ -130,11 +145,11 @@ def baselines(model: ForecastModel, inputs: Inputs, origins: Tensor) -> dict[str
     # A past without any value has nothing to repeat: the mean of the training rows, zero here, stands in.
     naive = torch.nan_to_num(seasonal_naive(past, model.horizon, model.period), nan=0.0)
     last = torch.nan_to_num(last_value(past, model.horizon), nan=0.0)
-    whole = inputs.linear
+    path = inputs.linear
     linear = linear_forecast(inputs, origins)
-    inputs.linear = LinearPath(whole.weights)
-    ridge = linear_forecast(inputs, origins) if whole.cross is not None else linear
-    inputs.linear = whole
+    inputs.linear = LinearPath(path.weights)
+    ridge = linear_forecast(inputs, origins) if path.cross is not None else linear
+    inputs.linear = path
     return {"linear": linear, "ridge": ridge, "seasonal_naive": naive, "last_value": last}
 
 

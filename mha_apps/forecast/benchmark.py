@@ -24,15 +24,18 @@ from .backtest import baselines
 from .calendar import DAY, step_of
 from .engine import forecast_origins
 from .inputs import Inputs
+from .linear import thin, whole
 from .plan import make_plan
 from .recipe import ForecastRecipe
 from .trainer import learn, load_frame, make_inputs
+from .trees import MOST_ROWS, Trees
 
 __all__ = ["HORIZONS", "benchmark"]
 
 HORIZONS = (96, 192, 336, 720)
 MONTHS = (12, 4, 4)
 CHUNK = 256  # origins scored at a time
+TREE_STRIDE = 16
 
 
 def benchmark(
@@ -41,6 +44,7 @@ def benchmark(
     recipe: ForecastRecipe | None = None,
     horizons: Sequence[int] = HORIZONS,
     months: tuple[int, int, int] = MONTHS,
+    trees: bool = True,
 ) -> dict[str, Any]:
     """Run the protocol on one CSV.
 
@@ -49,6 +53,7 @@ def benchmark(
         recipe: how to train; its horizon and shares of rows are those of the protocol instead.
         horizons: steps ahead; one model is trained for the longest, and shorter ones are its first steps.
         months: of 30 days, for training, validation and test.
+        trees: fit the tree baseline too; it is scored on every 16th window, for the time that it takes.
 
     Returns:
         JSON-able: ``average`` and ``horizons`` with ``mse`` and ``mae``, the same of every baseline and part, the
@@ -92,11 +97,22 @@ def benchmark(
     for (name, horizon), (square, absolute, count) in sums.items():
         scores.setdefault(name, {})[str(horizon)] = {"mse": float(square / count), "mae": float(absolute / count)}
     ours = scores.pop("model")
+    if trees:
+        fitted = Trees(period=model.period, trailing=model.trailing, seed=recipe.seed)
+        fitted.fit(inputs, thin(whole(plan.train, longest), inputs.windows.series, MOST_ROWS))
+        scores["trees"] = {}
+        for horizon in horizons:
+            origins = torch.arange(plan.test[0], rows - horizon + 1)[::TREE_STRIDE]
+            _, future = inputs.windows.every_series(origins)
+            gap = (fitted.forecast(inputs, origins) - future)[..., :horizon].double()
+            gap = gap[torch.isfinite(gap)]
+            scores["trees"][str(horizon)] = {"mse": float(gap.square().mean()), "mae": float(gap.abs().mean())}
     return {
         "average": _average(ours),
         "horizons": ours,
         "baselines": {name: {"average": _average(each), "horizons": each} for name, each in scores.items()},
         "windows": windows,
+        "tree_stride": TREE_STRIDE if trees else None,
         "look_back": model.look_back,
         "rows": {"train": train, "validation": validation, "test": test, "unused": unused},
         "seed": recipe.seed,

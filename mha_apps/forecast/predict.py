@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import torch
+from matplotlib.figure import Figure
 
 from mha_apps.errors import InputError
 from mha_apps.training import Run
@@ -18,6 +19,8 @@ from .inputs import Inputs
 from .model import ForecastModel
 from .plot import plot_forecast, safe_name
 from .trainer import HELD_OUT, align, follow_rows, load_frame, make_inputs
+
+MOST_PLOTS = 50  # series that are drawn; ten thousand pictures help nobody
 
 __all__ = ["calibration_of", "load_model", "predict", "tail_of"]
 
@@ -86,11 +89,18 @@ def predict(
         follow_rows(model, frame)
     table = forecast_frame(model, frame, levels=levels)
     if plots:
-        for name in frame.columns:
-            rows = table[table["unique_id"] == name]
-            figure = plot_forecast(frame[name].iloc[-4 * model.horizon :], rows, title=str(name))
-            figure.savefig(run.plots_dir / f"forecast-{safe_name(str(name))}.png", dpi=110)
+        for name, figure in draw(frame, table, model.horizon).items():
+            figure.savefig(run.plots_dir / f"forecast-{safe_name(name)}.png", dpi=110)
     return table
+
+
+def draw(frame: pd.DataFrame, table: pd.DataFrame, horizon: int) -> dict[str, Figure]:
+    """A figure per series: the last rows of ``frame``, and the forecasts of ``table`` after them."""
+    figures = {}
+    for name in list(frame.columns)[:MOST_PLOTS]:
+        rows = table[table["unique_id"] == str(name)]
+        figures[str(name)] = plot_forecast(frame[name].iloc[-4 * horizon :], rows, title=str(name))
+    return figures
 
 
 def forecast_frame(model: ForecastModel, frame: pd.DataFrame, *, levels: tuple[int, ...] = (80, 95)) -> pd.DataFrame:

@@ -81,6 +81,11 @@ def train(
         held_out.save_pretrained(run.path / HELD_OUT)
     model.save_pretrained(run.model_dir)
     run.write_summary(summary)
+    from .predict import draw, forecast_frame  # they build on this module
+    from .report import write_report
+
+    rows = frame.iloc[-(model.look_back + model.horizon) :].rename(columns=str)[model.series]
+    write_report(run, forecasts=draw(rows, forecast_frame(model, rows, levels=(80, 95)), model.horizon))
     return run
 
 

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 
 from mha_apps.errors import InputError
-from mha_apps.forecast import ForecastRecipe, backtest, predict, train
+from mha_apps.forecast import Forecaster, ForecastRecipe, backtest, predict, train
 from mha_apps.forecast.sample import resolve
 
 SMALL = {"horizon": 6, "steps": 12, "validate_steps": 6, "dim": 8, "heads": 2, "layers": 1, "batch_size": 8}
@@ -93,6 +93,16 @@ def test_a_backtest_scores_the_rows_that_training_never_saw(run):
     assert (run.plots_dir / "backtest-load.png").exists()
 
 
+def test_the_report_says_what_was_chosen_and_how_good_it_is(run):
+    backtest(run, trees=False)
+    page = (run.path / "report.html").read_text(encoding="utf-8")
+    assert "a period of 24 rows" in page
+    assert "The attention path" in page
+    assert "The 80% intervals held" in page
+    assert page.count("data:image/png;base64,") >= 5
+    assert "http://" not in page.replace("http://www.w3.org", "")
+
+
 def test_training_never_looks_at_the_rows_held_out(run, csv, tmp_path):
     frame = pd.read_csv(csv)
     changed = tmp_path / "changed.csv"
@@ -139,3 +149,22 @@ def test_another_sampling_step_is_refused(run, tmp_path):
 def test_the_sample_is_found_by_its_name():
     assert resolve("sample").name == "weather_jfk_2013.csv"
     assert resolve("other.csv").name == "other.csv"
+
+
+def chaotic(days=300, seed=0):
+    """Days whose height follows the logistic map: uncorrelated with the day before, and yet decided by it."""
+    rng = np.random.default_rng(seed)
+    height = np.empty(days)
+    height[0] = 0.3
+    for day in range(1, days):
+        height[day] = 3.95 * height[day - 1] * (1 - height[day - 1])
+    values = np.outer(height, np.sin(np.pi * np.arange(24) / 24) ** 2).ravel() + 0.05 * rng.normal(size=24 * days)
+    return pd.DataFrame({"pump": values}, index=pd.date_range("2023-01-02", periods=24 * days, freq="h"))
+
+
+@pytest.mark.slow
+def test_attention_finds_what_no_linear_model_can():
+    forecaster = Forecaster(horizon=24, look_back=72, refit=False).fit(chaotic())
+    assert forecaster.facts_["attention"]["kept"]
+    found = forecaster.backtest().metrics
+    assert found["skill"]["linear"] > 0.2

@@ -1,0 +1,132 @@
+"""The report of a run: what was chosen and why, the forecasts, and after a backtest how good they were."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from mha_apps.training import Report, Run, curves
+from mha_apps.training.report import COLOURS
+
+if TYPE_CHECKING:
+    from .backtest import Backtest
+
+__all__ = ["plot_steps", "write_report"]
+
+
+def write_report(run: Run, *, forecasts: dict[str, Figure], found: Backtest | None = None) -> Path:
+    """Write ``report.html`` into the run.
+
+    Args:
+        run: a run whose training has ended.
+        forecasts: a figure per series, the forecast after the last row.
+        found: what a backtest found, when there was one.
+    """
+    summary = run.summary()
+    plan = summary["plan"]
+    report = Report(f"Forecast of {run.config['recipe']['csv']}, {run.config['recipe']['horizon']} rows ahead")
+    report.heading("What was learned").text(_learned(summary))
+    report.table(
+        _components(summary), "Gain of each component on rolling folds of the training rows and on validation."
+    )
+    report.text(
+        f"Windows of {plan['look_back']} rows were cut from rows {plan['train'][0]} to {plan['train'][1]} to train; "
+        f"rows up to {plan['validation'][1]} decided, rows up to {plan['calibration'][1]} calibrated the intervals."
+    )
+    if any(record.get("phase") == "validation" for record in run.metrics()):
+        report.figure(curves(run.metrics()), "Losses and errors while the attention path learned, on validation rows.")
+    if found is not None:
+        _backtest(report, found)
+    report.heading("What comes next")
+    for name, figure in forecasts.items():
+        report.figure(figure, f"{name}: history, median and intervals.")
+    return report.write(run.path / "report.html")
+
+
+def _learned(summary: dict[str, Any]) -> str:
+    plan, chosen = summary["plan"], summary["linear"]
+    period = f"a period of {plan['period']} rows" if plan["period"] > 1 else "no period"
+    helped = any(block["kept"] for block in chosen.get("cross", []))
+    attention = summary.get("attention")
+    if attention is None:
+        verdict = "The attention path was not trained."
+    elif attention["kept"]:
+        verdict = (
+            f"The attention path lowers the absolute error on validation by {attention['relative_gain']:.1%}, which "
+            "the folds confirm, and takes part."
+        )
+    else:
+        verdict = (
+            f"The attention path changes the absolute error on validation by {-attention['relative_gain']:+.2%}; that "
+            "did not hold up, so it takes no part and the forecast is the linear one."
+        )
+    return (
+        f"Autocorrelation confirms {period}. The linear path is a ridge with penalty {chosen['penalty']:g}; "
+        f"the series {'help each other' if helped else 'do not help each other'}. {verdict}"
+    )
+
+
+def _components(summary: dict[str, Any]) -> pd.DataFrame:
+    rows: dict[str, list[float]] = {}
+    kept: dict[str, str] = {}
+    for block in summary["linear"].get("cross", []):
+        name = f"other channels, steps {block['steps'][0]} to {block['steps'][1]}"
+        rows[name], kept[name] = list(block["gains"]), "yes" if block["kept"] else "no"
+    attention = summary.get("attention")
+    if attention is not None:
+        rows["attention"] = list(attention.get("gains", [attention["relative_gain"]]))
+        kept["attention"] = "yes" if attention["kept"] else "no"
+    width = max((len(gains) for gains in rows.values()), default=0)
+    names = [f"fold {number}" for number in range(1, width)] + ["validation"] * (width > 0)
+    table = {
+        name: [""] * (width - len(gains)) + [f"{gain:+.2%}" for gain in gains] + [kept[name]]
+        for name, gains in rows.items()
+    }
+    return pd.DataFrame.from_dict(table, orient="index", columns=[*names, "takes part"])
+
+
+def _backtest(report: Report, found: Backtest) -> None:
+    metrics = found.metrics
+    report.heading("How good it is on rows that it never saw")
+    against = "; ".join(f"{skill:+.1%} against {name.replace('_', ' ')}" for name, skill in metrics["skill"].items())
+    report.text(
+        f"From {metrics['origins']:,} origins, {metrics['first_origin']} on, the mean absolute error is "
+        f"{metrics['mae']:.3f} deviations of a series: {against}. The 80% intervals held "
+        f"{metrics['coverage']['80']:.1%} and the 95% intervals {metrics['coverage']['95']:.1%} of what came."
+    )
+    worse = [name for name in found.series.index if _worse(found.series.loc[name])]
+    if worse:
+        report.text(f"A baseline did better on average on: {', '.join(map(str, worse))}.")
+    report.table(found.series, "By series, errors in the sensor's own unit, the worst against seasonal naive last.")
+    report.figure(plot_steps(found.steps), "Left: error by step ahead. Right: share of what came inside the intervals.")
+    for name, figure in found.figures.items():
+        report.figure(figure, f"{name}: one forecast of the backtest, in its middle, against what came.")
+
+
+def _worse(row: pd.Series) -> bool:
+    others = ("mae seasonal_naive", "mae last_value", "mae ridge", "mae trees")
+    return any(row["mae model"] > row[name] * 1.001 for name in others if name in row)
+
+
+def plot_steps(steps: pd.DataFrame) -> Figure:
+    """Errors and coverage by step, from :attr:`Backtest.steps`."""
+    figure = Figure(figsize=(9, 3.2), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    errors = [name for name in steps.columns if name.startswith("mae ") and name != "mae linear"]
+    for name, colour in zip(errors, COLOURS, strict=False):
+        left.plot(steps.index, steps[name], color=colour, label=name[4:].replace("_", " "))
+    left.set_ylabel("mean absolute error")
+    left.set_ylim(bottom=0)
+    for level, colour in ((80, COLOURS[0]), (95, COLOURS[1])):
+        right.plot(steps.index, 100 * steps[f"coverage {level}%"], color=colour, label=f"{level}% interval")
+        right.axhline(level, color=colour, linewidth=0.8, linestyle=":")
+    right.set_ylabel("coverage, %")
+    right.set_ylim(50, 100)
+    for axes in (left, right):
+        axes.set_xlabel("steps ahead")
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize="small")
+    return figure
