@@ -199,8 +199,8 @@ class Window(Mask):
         return Band(self.left, self.right)
 
     def allowed(self, grid: Grid) -> Tensor:
-        distance = grid.key - grid.position
-        return (distance >= -self.left) & (distance <= self.right)
+        # Comparing sums of one axis each makes no query x key tensor of integers.
+        return (grid.key >= grid.position - self.left) & (grid.key <= grid.position + self.right)
 
 
 @dataclass(frozen=True)
@@ -220,7 +220,7 @@ class Strided(Mask):
         return Band(None, None, self.step)
 
     def allowed(self, grid: Grid) -> Tensor:
-        return (grid.key - grid.position) % self.step == 0
+        return grid.key % self.step == grid.position % self.step
 
 
 @dataclass(frozen=True)
@@ -241,8 +241,7 @@ class Dilated(Mask):
         return Band(self.window * self.dilation, self.window * self.dilation, self.dilation)
 
     def allowed(self, grid: Grid) -> Tensor:
-        distance = grid.key - grid.position
-        return (distance.abs() <= self.window * self.dilation) & (distance % self.dilation == 0)
+        return self.band.contains(grid)
 
 
 @dataclass(frozen=True)

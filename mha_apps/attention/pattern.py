@@ -93,12 +93,11 @@ class Band(Pattern):
         return self.left is not None and self.right is not None and self.left + self.right < 0
 
     def contains(self, grid: Grid) -> Tensor:
-        distance = grid.key - grid.position
-        inside = distance % self.step == 0
+        inside = grid.key % self.step == grid.position % self.step
         if self.left is not None:
-            inside = inside & (distance >= -self.left)
+            inside = inside & (grid.key >= grid.position - self.left)
         if self.right is not None:
-            inside = inside & (distance <= self.right)
+            inside = inside & (grid.key <= grid.position + self.right)
         return inside
 
     def pairs(self, query_length: int, key_length: int) -> int:
