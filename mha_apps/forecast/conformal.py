@@ -21,6 +21,7 @@ __all__ = ["Calibration", "bounds", "scores"]
 BOUNDS = (0, 1, 3, 4)  # which of LEVELS are bounds of an interval
 MISS = torch.tensor([LEVELS[i] if LEVELS[i] < 0.5 else 1 - LEVELS[i] for i in BOUNDS], dtype=torch.float64)
 SIGN = torch.tensor([-1.0, -1.0, 1.0, 1.0], dtype=torch.float64)
+MOST_QUANTILES = 20_000
 ENOUGH = 200  # scores below which neighbouring steps are pooled: the 2.5% quantile then rests on five
 
 
@@ -88,20 +89,23 @@ class Calibration:
         offset = torch.zeros(series, horizon, 4, dtype=torch.float64)
         pace = torch.ones(series, horizon, 4, dtype=torch.float64)
         everything = _known(score)
+        # Thousands of series: neighbouring steps then share a quantile, or sorting would take minutes.
+        share = max(1, -(-series * horizon // MOST_QUANTILES))
         for s in range(series):
             own = score[:, s]
             counts = torch.isfinite(own[..., 0]).sum(0)
             total = int(counts.sum())
-            for h in range(horizon):
+            for h in range(0, horizon, share):
+                last = min(h + share, horizon)
                 reach = 0
-                while int(counts[max(0, h - reach) : h + reach + 1].sum()) < ENOUGH and reach < horizon:
-                    reach += 1
-                pool = _known(own[:, max(0, h - reach) : h + reach + 1]) if total else everything
+                while int(counts[max(0, h - reach) : last + reach].sum()) < ENOUGH and reach < horizon:
+                    reach = 2 * reach + 1
+                pool = _known(own[:, max(0, h - reach) : last + reach]) if total else everything
                 if len(pool) < 20 and len(everything) > len(pool):
                     pool = everything
                 if len(pool) == 0:
                     continue
-                offset[s, h], pace[s, h] = _quantile(pool)
+                offset[s, h:last], pace[s, h:last] = _quantile(pool)
         return cls(offset, pace * rate)
 
     def apply(self, forecast: Tensor) -> Tensor:

@@ -151,13 +151,19 @@ def follow_rows(model: ForecastModel, frame: pd.DataFrame) -> int:
     start = max(start, len(frame) - MOST_FOLLOWED, model.horizon)
     if start >= len(frame):
         return 0
-    inputs = make_inputs(model, frame.iloc[max(0, start - model.look_back - model.horizon) :])
-    rows = inputs.windows.rows
-    origins = torch.arange(max(0, rows - (len(frame) - start) - model.horizon), rows + 1)
-    places = inputs.identities - 1
-    calibration = Calibration(model.artifacts["offset"][places], model.artifacts["pace"][places])
-    calibration.follow(*forecast_origins(model, inputs, origins))
-    model.artifacts["offset"] = model.artifacts["offset"].index_copy(0, places, calibration.offset)
+    recent = frame.iloc[max(0, start - model.look_back - model.horizon) :]
+    # Series are followed each by itself; a correction across channels, for a few of them, needs them together.
+    size = len(frame.columns) if "cross_weights" in model.artifacts else 64
+    offset = model.artifacts["offset"].clone()
+    for first in range(0, len(frame.columns), size):
+        inputs = make_inputs(model, recent.iloc[:, first : first + size])
+        rows = inputs.windows.rows
+        origins = torch.arange(max(0, rows - (len(frame) - start) - model.horizon), rows + 1)
+        places = inputs.identities - 1
+        calibration = Calibration(offset[places], model.artifacts["pace"][places])
+        calibration.follow(*forecast_origins(model, inputs, origins))
+        offset[places] = calibration.offset
+    model.artifacts["offset"] = offset
     return len(frame) - start
 
 
@@ -410,7 +416,7 @@ def select(model: ForecastModel, inputs: Inputs, plan: Plan) -> dict[str, Any]:
 @torch.no_grad()
 def calibrate(model: ForecastModel, inputs: Inputs, plan: Plan) -> None:
     """Fit the intervals on the calibration block, which no choice has looked at."""
-    origins = thin(whole(plan.calibration, 1), inputs.windows.series, 20_000)
+    origins = thin(whole(plan.calibration, 1), inputs.windows.series, 100_000)
     forecast, target = forecast_origins(model, inputs, origins)
     calibration = Calibration.fit(scores(forecast, target))
     model.artifacts["offset"], model.artifacts["pace"] = calibration.offset, calibration.pace
