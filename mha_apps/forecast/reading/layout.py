@@ -39,7 +39,7 @@ def series_columns(
         return []
     texts = [k for k in texts if not (isinstance(table.columns[k], pa.Array) and looks_like_time(table.columns[k]))]
     moments = wall[rows]
-    distinct = len(rows) if np.all(moments[1:] > moments[:-1]) else len(np.unique(moments))
+    distinct = len(rows) if np.all(moments[1:] > moments[:-1]) else len(pd.unique(moments))
     for_sure = [
         k
         for k in texts + numeric
@@ -59,13 +59,13 @@ def series_columns(
         candidates.append(((not is_named, k in numeric, k), k, codes))
     candidates.sort(key=lambda item: item[0])
     candidates = candidates[:8]
-    moment = np.unique(wall[rows], return_inverse=True)[1]
+    moment = pd.factorize(moments)[0]
 
     def repeats(chosen: tuple[np.ndarray, ...]) -> float:
         key = moment.astype(np.int64)
         for codes in chosen:
             part = codes[rows]
-            key = np.unique(key * (int(part.max()) + 2) + part + 1, return_inverse=True)[1]
+            key = pd.factorize(key * (int(part.max()) + 2) + part + 1)[0]
         return 1 - (int(key.max()) + 1) / len(rows)
 
     before = 1 - distinct / len(rows)

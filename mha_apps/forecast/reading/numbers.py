@@ -167,6 +167,9 @@ def _has(cells: pa.Array, sign: str) -> bool:
 def _quickly(cells: pa.Array, convention: Convention) -> np.ndarray | None:
     """The column as numbers, if each cell is a plain one or blank."""
     try:
+        if len(cells) > 2000:  # a cast that fails is slow, so a sample goes first
+            sample = pa.array(_sample(cells), cells.type)
+            pc.cast(pc.replace_substring(sample, ",", ".") if convention == COMMA else sample, pa.float64())
         if convention == COMMA:
             return _cast(pc.replace_substring(cells, ",", ".")) if not _has(cells, ".") else None
         return _cast(cells)
@@ -194,10 +197,14 @@ def _slowly(
     if len(filled) == 0:
         return np.full(len(cells), np.nan), None
     unit = None
-    convention = _best(_sample(filled), convention)
+    sample = _sample(filled)
+    bare = [re.sub(r"\s?[*#†^]$", "", cell) for cell in sample]
+    if not force and not any(is_number(cell) or is_missing_word(cell) for cell in bare) and not _common_unit(sample):
+        return None
+    convention = _best(sample, convention)
     good = _matching(text, convention)
     if pc.sum(good).as_py() in (None, 0) or pc.mean(good.cast(pa.float64())).as_py() < 0.5:
-        unit = _common_unit(_sample(filled))
+        unit = _common_unit(sample)
         if unit is not None:
             before, after = unit
             shape = f"^{re.escape(before)}\\s*(.*?)\\s*{re.escape(after)}$"

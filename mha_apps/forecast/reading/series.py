@@ -278,6 +278,7 @@ def _parts(
     account = block.account
     in_use = account.rows.open[order]
     parts: list[Part] = []
+    columns = [(account.cells[name].open, column) for name, column in zip(block.names, block.values, strict=True)]
     for sensor in members:
         part = slice(bounds[sensor], bounds[sensor + 1])
         rows, where = order[part], place[part]
@@ -289,8 +290,8 @@ def _parts(
         low, high = int(where.min()), int(where.max())
         values = np.full((len(block.names), high - low + 1), np.nan)
         where = where - low
-        for k, (name, column) in enumerate(zip(block.names, block.values, strict=True)):
-            good = account.cells[name].open[rows]
+        for k, (usable, column) in enumerate(columns):
+            good = usable[rows]
             if good.all():
                 values[k, where] = column[rows]
             else:

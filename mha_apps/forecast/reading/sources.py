@@ -164,11 +164,11 @@ def _members(name: str, data: bytes, depth: int) -> Iterator[Source]:
 def _unpacked(name: str, data: bytes) -> tuple[bytes, str] | None:
     stream: IO[bytes] | gzip.GzipFile | bz2.BZ2File | lzma.LZMAFile
     if data[:2] == b"\x1f\x8b":
-        packing, stream = "gzip", gzip.GzipFile(fileobj=io.BytesIO(data))  # noqa: SIM115
+        packing, stream = "gzip", gzip.GzipFile(fileobj=io.BytesIO(data))
     elif data[:3] == b"BZh":
         packing, stream = "bzip2", bz2.BZ2File(io.BytesIO(data))
     elif data[:6] == b"\xfd7zXZ\x00":
-        packing, stream = "xz", lzma.LZMAFile(io.BytesIO(data))
+        packing, stream = "xz", lzma.LZMAFile(io.BytesIO(data))  # noqa: SIM115
     elif data[:4] == b"\x28\xb5\x2f\xfd":
         import pyarrow as pa
 

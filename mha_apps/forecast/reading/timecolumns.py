@@ -77,11 +77,13 @@ def find_times(table: Table, options: ReadOptions) -> Times:
             f"{table.source}, line {line}: column {table.names[clock]!r} holds times of the day but no column holds "
             "the date; add a date column"
         )
-    counting = next((k for k in look.columns if named(look.name(k), MOMENT_NAMES, partly=True) and look.numeric(k)), None)
+    counting = next(
+        (k for k in look.columns if named(look.name(k), MOMENT_NAMES, partly=True) and look.numeric(k)), None
+    )
     if counting is not None:
         raise InputError(
-            f"{table.source}, line {line}: column {table.names[counting]!r} holds numbers that are no date (a count from an "
-            "unknown start?); add a column with dates, or name another with --time"
+            f"{table.source}, line {line}: column {table.names[counting]!r} holds numbers that are no date (a count "
+            "from an unknown start?); add a column with dates, or name another with --time"
         )
     shown = ", ".join(repr(name) for name in table.names[:6]) + (", ..." if len(table.names) > 6 else "")
     raise InputError(
@@ -433,10 +435,10 @@ def _order(look: _Look, k: int, text: TimeText) -> tuple[str, str | None]:
     ranked = sorted(left, key=lambda order: evenness[order], reverse=True)
     (fill, steady), (other_fill, other_steady) = evenness[ranked[0]], evenness[ranked[1]]
     if (fill >= 0.5 and other_fill <= 0.3 * fill) or (steady and not other_steady and fill >= other_fill):
-        words = {"dmy": "day first", "mdy": "month first", "ymd": "year first"}
+        alone = {"dmy": "day first", "mdy": "month first", "ymd": "year first"}[ranked[0]]
         return ranked[
             0
-        ], f"no date decides the order of day and month; read {words[ranked[0]]}, which alone makes a regular series"
+        ], f"no date decides the order of day and month; read {alone}, which alone makes a regular series"
     row = int(np.flatnonzero(first.ok)[0])
     column = look.table.columns[k]
     example = column[row].as_py().strip()
@@ -504,7 +506,7 @@ def _with_clock(look: _Look, times: Times, others: Sequence[int]) -> Times:
 
 
 def _add_periods(look: _Look, times: Times, k: int) -> bool:
-    """Adds half hours or quarters of an hour that are numbered through the day, from 1 on; the number 1 starts the day."""
+    """Adds half hours or quarters of an hour that are numbered through the day; the number 1 starts it."""
     values = look.floats(k)
     ok = times.ok & (values >= 1) & (values <= 100) & (values % 1 == 0)
     most = float(values[ok].max()) if ok.any() else 0.0

@@ -304,7 +304,11 @@ class TimeText:
     def read_months_as_weeks(self) -> None:
         """Takes 05/2024 for the fifth week, in a column that is named so."""
         self.groups = [
-            (layout._replace(form="yw", digits=tuple(("w" if n == "m" else n, a, b) for n, a, b in layout.digits)), rows, length)
+            (
+                layout._replace(form="yw", digits=tuple(("w" if n == "m" else n, a, b) for n, a, b in layout.digits)),
+                rows,
+                length,
+            )
             if layout.form == "ym" and not layout.month
             else (layout, rows, length)
             for layout, rows, length in self.groups

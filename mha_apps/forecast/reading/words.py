@@ -84,7 +84,9 @@ PART_NAMES: dict[str, frozenset[str]] = {
 }  # fmt: skip
 """Names of columns that hold one part of a time."""
 
-ZONE_NAMES = _set("tz tz_cd timezone time_zone zone zeitzone aikavyöhyke offset utc_offset tz_offset gmt_offset utcoffset fuseau")
+ZONE_NAMES = _set(
+    "tz tz_cd timezone time_zone zone zeitzone aikavyöhyke offset utc_offset tz_offset gmt_offset utcoffset fuseau"
+)
 """Names of columns that hold the zone of each time."""
 PERIOD_NAMES = _set(
     "settlement_period settlementperiod period sp viertelstunde quarterhour quarter_hour qh halfhour half_hour interval periodo período periode "

@@ -37,7 +37,10 @@ class Export:
 
 def each(index: pd.DatetimeIndex, line: str) -> str:
     """One line for each time: ``line`` is formatted with t (the time), e (a minute earlier, for hours that end) and i."""
-    return "".join(line.format(t=t, e=t - MINUTE, i=i, n=t + pd.Timedelta(minutes=15), h24=t.hour or 24, m3=i % 3) + "\n" for i, t in enumerate(index))
+    return "".join(
+        line.format(t=t, e=t - MINUTE, i=i, n=t + pd.Timedelta(minutes=15), h24=t.hour or 24, m3=i % 3) + "\n"
+        for i, t in enumerate(index)
+    )
 
 
 EXPORTS: dict[str, Export] = {
