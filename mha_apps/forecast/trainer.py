@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mha_apps.training import Run, Task, fit, resolve_device, resolve_precision, seed_everything
+from mha_apps.training import Interrupted, Run, Task, fit, resolve_device, resolve_precision, seed_everything
 
 from .conformal import Calibration, scores
 from .engine import forecast_origins
@@ -132,10 +132,18 @@ def refit(
     recipe = replace(
         recipe, steps=steps, epochs=None, minutes=None, patience=None, validate_steps=steps, seed=recipe.seed + 1
     )
-    with tempfile.TemporaryDirectory(dir=run.path) as folder:
-        scratch = Run.create(Path(folder) / "refit", recipe, "forecast")
-        fit(make_task(model, make_inputs(model, frame), whole_plan, recipe), recipe, scratch)
+    _fit_aside(make_task(model, make_inputs(model, frame), whole_plan, recipe), recipe, run)
     model.cpu()
+
+
+def _fit_aside(task: Task, recipe: ForecastRecipe, run: Run) -> None:
+    """Train in a folder that is gone afterwards; who is interrupted here resumes the run itself."""
+    with tempfile.TemporaryDirectory(dir=run.path) as folder:
+        try:
+            fit(task, recipe, Run.create(Path(folder) / "aside", recipe, "forecast"))
+        except Interrupted:
+            step = int(run.summary().get("steps", 0))
+            raise Interrupted(run, step) from None
 
 
 def follow_rows(model: ForecastModel, frame: pd.DataFrame) -> int:
@@ -206,8 +214,7 @@ def confirm(
         rows = frame.iloc[: scored[1]]
         model, _ = build(rows, part, recipe)
         inputs = make_inputs(model, rows)
-        with tempfile.TemporaryDirectory(dir=run.path) as folder:
-            fit(make_task(model, inputs, part, recipe), recipe, Run.create(Path(folder) / "fold", recipe, "forecast"))
+        _fit_aside(make_task(model, inputs, part, recipe), recipe, run)
         gains.append(select(model, inputs, part)["relative_gain"])
     verdict = judge([*gains, gain])
     return {"kept": verdict.kept, "gains": list(verdict.gains), "gain_error": verdict.standard_error}

@@ -1,6 +1,7 @@
 """From a CSV to a run, forecasts and a backtest."""
 
 import json
+import shutil
 
 import numpy as np
 import pandas as pd
@@ -168,3 +169,13 @@ def test_attention_finds_what_no_linear_model_can():
     assert forecaster.facts_["attention"]["kept"]
     found = forecaster.backtest().metrics
     assert found["skill"]["linear"] > 0.2
+
+
+def test_a_run_that_was_stopped_after_its_training_ends_the_same_when_resumed(run, csv, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(run.path, copy)
+    shutil.rmtree(copy / "heldout")
+    (copy / "model" / "artifacts.safetensors").unlink()
+    with pytest.raises(InputError, match="its training has not ended"):
+        predict(copy)
+    pd.testing.assert_frame_equal(predict(train(resume=copy)), predict(run))
