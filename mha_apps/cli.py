@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 import tyro
-from tyro.conf import Positional
+from tyro.conf import FlagCreatePairsOff, Positional
 
 from mha_apps import __version__
 from mha_apps.cnn.recipe import CnnRecipe
@@ -45,9 +45,9 @@ class Answer:
 class Verb:
     """What every verb has."""
 
-    json: bool = False
+    json: FlagCreatePairsOff[bool] = False
     """Print one JSON object on standard output and nothing else there."""
-    debug: bool = False
+    debug: FlagCreatePairsOff[bool] = False
     """Show the traceback of an error."""
 
     def run(self) -> Answer:
@@ -64,7 +64,7 @@ class Train(Verb):
     """A recipe by name, or a recipe file; flags given beside it win."""
     out: Path | None = None
     """The run folder to make; runs/KIND-DATE-TIME when not given."""
-    force: bool = False
+    force: FlagCreatePairsOff[bool] = False
     """Replace the run that --out holds."""
     resume: Path | None = None
     """Continue the run in this folder, from its last checkpoint."""
@@ -151,7 +151,7 @@ class ForecastInspect(Verb):
     """Files, or a folder of them; `sample` is the embedded weather data."""
     options: Annotated[ReadOptions, tyro.conf.arg(name="")] = field(default_factory=ReadOptions)
     plot: Path | None = None
-    """A PNG to draw all series into, with their gaps."""
+    """The PNG of all series with their gaps; FILE-series.png in the current folder when not given."""
 
     def run(self) -> Answer:
         from mha_apps.forecast.reading import inspect
@@ -160,7 +160,8 @@ class ForecastInspect(Verb):
         paths = [resolve(path) for path in self.data]
         if not paths:
             raise InputError("forecast inspect: name a file, files or a folder; see mha-apps forecast inspect --help")
-        report = inspect(paths[0] if len(paths) == 1 else paths, options=self.options, plot=self.plot)
+        plot = self.plot or Path(f"{paths[0].stem}-series.png")
+        report = inspect(paths[0] if len(paths) == 1 else paths, options=self.options, plot=plot)
         return Answer(report.to_dict(), report.text(min(shutil.get_terminal_size().columns, 120)))
 
 
@@ -268,7 +269,7 @@ class CnnPlug(Verb):
     """`auto`, or a glob over module paths."""
     image_size: int = 224
     """Side of the images, in pixels."""
-    pretrained: bool = False
+    pretrained: FlagCreatePairsOff[bool] = False
     """With the weights that the library has for it; downloads them."""
     out: Path | None = None
     """A folder to save the gated network to."""
@@ -316,7 +317,7 @@ class Demo(Verb):
 
     out: Path = Path("runs/demo")
     """The folder to make."""
-    force: bool = False
+    force: FlagCreatePairsOff[bool] = False
     """Replace the demo that --out holds."""
 
     def run(self) -> Answer:
@@ -433,7 +434,7 @@ def _parse(program: str, verb_class: type[Verb], args: list[str]) -> Verb:
                 prog=program,
                 args=args,
                 default=default,
-                config=(tyro.conf.FlagCreatePairsOff, tyro.conf.DisallowNone, tyro.conf.OmitArgPrefixes),
+                config=(tyro.conf.DisallowNone, tyro.conf.OmitArgPrefixes),
             )
     except SystemExit as end:
         if end.code:

@@ -175,3 +175,24 @@ def test_training_can_be_resumed_with_a_larger_budget(runs, capsys):
 def test_a_run_is_not_overwritten_without_force(runs, capsys):
     assert main(["vit", "train", "--steps", "1", "--out", str(runs / "vit")]) == 2
     assert "--force" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("typed", "first_of"), [("--dayfirst", "April"), ("--no-dayfirst", "March")])
+def test_inspect_reads_days_first_or_months_first_as_it_is_told(tmp_path, monkeypatch, capsys, typed, first_of):
+    monkeypatch.chdir(tmp_path)
+    order = "0{day}/04/2024,{day}" if typed == "--dayfirst" else "03/0{day}/2024,{day}"
+    rows = [order.format(day=day) for day in (1, 2, 3)]
+    Path("sensor.csv").write_text("time,level\n" + "\n".join(rows) + "\n")
+    assert main(["forecast", "inspect", "sensor.csv", typed, "--json"]) == 0
+    report = last_json(capsys)
+    assert pd.Timestamp(report["start"]).month_name() == first_of
+    assert Path("sensor-series.png").stat().st_size > 1000
+
+
+def test_inspect_takes_a_negative_number_as_missing(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("sensor.csv").write_text(
+        "time,level\n" + "\n".join(f"2024-01-0{day},{-1 if day == 4 else day}" for day in range(1, 9))
+    )
+    assert main(["forecast", "inspect", "sensor.csv", "--missing", "-1", "--json"]) == 0
+    assert last_json(capsys)["cells_used"] == 7

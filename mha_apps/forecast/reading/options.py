@@ -5,7 +5,6 @@ Nothing here imports pandas, so that the command line can show its help at once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -60,20 +59,3 @@ class ReadOptions:
             if value not in allowed:
                 words = ", ".join(str(word) for word in allowed if word is not None)
                 raise InputError(f"--{name} {value!r}: not known; pass one of {words}")
-
-
-def plain_flags(arguments: Sequence[str]) -> list[str]:
-    """Command-line arguments in which ``--dayfirst`` and ``--no-dayfirst`` are given their value.
-
-    A flag that may be left undecided takes a value, but an engineer types ``--dayfirst`` alone.
-    """
-    plain: list[str] = []
-    for k, argument in enumerate(arguments):
-        following = arguments[k + 1] if k + 1 < len(arguments) else ""
-        if argument == "--no-dayfirst":
-            plain += ["--dayfirst", "False"]
-        elif argument == "--dayfirst" and following not in ("True", "False", "None"):
-            plain += ["--dayfirst", "True"]
-        else:
-            plain.append(argument)
-    return plain

@@ -12,7 +12,6 @@ import pandas as pd
 import pytest
 
 from mha_apps.forecast.reading import ReadOptions, inspect, read_sensor_csv
-from mha_apps.forecast.reading.options import plain_flags
 
 RNG = np.random.default_rng(2)
 
@@ -129,16 +128,3 @@ def test_reading_needs_no_torch(messy: Path) -> None:
 
     code = f"import sys; from mha_apps.forecast.reading import read_sensor_csv; read_sensor_csv({str(messy)!r}); sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
-@pytest.mark.parametrize(
-    ("typed", "plain"),
-    [
-        (["--dayfirst", "x.csv"], ["--dayfirst", "True", "x.csv"]),
-        (["x.csv", "--no-dayfirst"], ["x.csv", "--dayfirst", "False"]),
-        (["x.csv", "--dayfirst", "False"], ["x.csv", "--dayfirst", "False"]),
-        (["x.csv", "--dayfirst"], ["x.csv", "--dayfirst", "True"]),
-    ],
-)
-def test_dayfirst_can_be_typed_without_a_value(typed: list[str], plain: list[str]) -> None:
-    assert plain_flags(typed) == plain
