@@ -186,13 +186,15 @@ class ForecastPredict(Verb):
     """The run folder that `forecast train` made."""
     csv: Annotated[Positional[str | None], tyro.conf.arg(metavar="CSV")] = None
     """Newer rows to continue from; the end of the training data when not given."""
+    levels: tuple[int, ...] = (80,)
+    """Intervals to give, in percent: 80, 95 or both."""
     out: Path | None = None
     """The .csv file to write; forecast.csv in the run folder when not given."""
 
     def run(self) -> Answer:
         from mha_apps.forecast import predict
 
-        return _table(predict(self.folder, self.csv), self.out or self.folder / "forecast.csv")
+        return _table(predict(self.folder, self.csv, levels=self.levels), self.out or self.folder / "forecast.csv")
 
 
 @dataclass(kw_only=True)
@@ -201,11 +203,29 @@ class ForecastBacktest(Verb):
 
     folder: Annotated[Positional[Path], tyro.conf.arg(metavar="RUN")]
     """The run folder that `forecast train` made."""
+    csv: Annotated[Positional[str | None], tyro.conf.arg(metavar="CSV")] = None
+    """The data that it was trained on with newer rows behind; the training data when not given."""
+    trees: bool = True
+    """Fit gradient-boosted trees too, to compare with."""
 
     def run(self) -> Answer:
         from mha_apps.forecast import backtest
 
-        return _facts(backtest(self.folder))
+        return _facts(backtest(self.folder, self.csv, trees=self.trees))
+
+
+@dataclass(kw_only=True)
+class ForecastBenchmark(Verb):
+    """The public protocol: 12, 4 and 4 months, every test window, at 96 to 720 steps."""
+
+    recipe: Annotated[ForecastRecipe, tyro.conf.arg(name="")]
+    trees: bool = True
+    """Fit gradient-boosted trees too, to compare with."""
+
+    def run(self) -> Answer:
+        from mha_apps.forecast import benchmark
+
+        return _facts(benchmark(self.recipe.csv, recipe=self.recipe, trees=self.trees))
 
 
 # cnn -------------------------------------------------------------------------------------------------------------
@@ -334,6 +354,7 @@ VERBS: dict[str, dict[str, type[Verb]]] = {
         "train": ForecastTrain,
         "predict": ForecastPredict,
         "backtest": ForecastBacktest,
+        "benchmark": ForecastBenchmark,
     },
     "cnn": {
         "train": CnnTrain,
