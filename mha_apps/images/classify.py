@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
@@ -14,7 +14,9 @@ from mha_apps.images.augment import Augmentation, normalize
 from mha_apps.images.recipe import ImageRecipe
 from mha_apps.images.source import ImageSet, load, with_classes
 from mha_apps.training.device import autocast, resolve_device, resolve_precision
-from mha_apps.training.loop import Task
+
+if TYPE_CHECKING:
+    from mha_apps.training.loop import Task
 
 __all__ = ["classification_task", "load_for_training", "predict_probabilities"]
 
@@ -60,6 +62,8 @@ def classification_task(
     The weights with the best top-1 accuracy on the validation images are kept; of fewer than a thousand images, which
     many epochs classify equally well, those with the least loss.
     """
+    from mha_apps.training.loop import Task  # takes two seconds to import, and prediction does without it
+
     augmentation = Augmentation(train, recipe, mean=mean, std=std)
 
     def loss(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:

@@ -3,13 +3,15 @@ from .convert import replace_head as replace_head
 from .convert import resize as resize
 from .explain import Explanation as Explanation
 from .explain import explain as explain
+from .explain import explain_files as explain_files
 from .explain import plot_explanation as plot_explanation
+from .export import export as export
 from .model import ViT as ViT
+from .model import load_model as load_model
 from .predict import find_images as find_images
 from .predict import predict as predict
 from .predict import predict_rows as predict_rows
 from .presets import PRESETS as PRESETS
 from .recipe import VitRecipe as VitRecipe
 from .train import evaluate as evaluate
-from .train import load_model as load_model
 from .train import train as train

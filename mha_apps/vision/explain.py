@@ -5,23 +5,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor
 
-from mha_apps.attention import record_attention, rollout
+from mha_apps.attention import AttentionMaps, head_statistics, record_attention, rollout
+from mha_apps.errors import InputError
 from mha_apps.images.augment import normalize
+from mha_apps.images.decode import Unreadable, decode_all
+from mha_apps.training.files import disk_errors
 from mha_apps.training.run import Run
-from mha_apps.vision.model import ViT
-from mha_apps.vision.train import load_model
+from mha_apps.vision.model import ViT, load_model
+from mha_apps.vision.predict import find_images
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["Explanation", "explain", "plot_explanation"]
+__all__ = ["Explanation", "explain", "explain_files", "plot_explanation"]
 
 
 @dataclass(frozen=True)
@@ -33,12 +37,14 @@ class Explanation:
         probabilities: (batch, classes).
         rollout: attention through all layers (Abnar and Zuidema 2020), (batch, rows, columns).
         heads: the attention of the last layer, (batch, heads, rows, columns).
+        maps: the attention of every layer, token by token, as ``mha_apps.attention`` records it.
     """
 
     images: Tensor
     probabilities: Tensor
     rollout: Tensor
     heads: Tensor
+    maps: AttentionMaps
 
 
 @torch.no_grad()
@@ -80,7 +86,62 @@ def explain(run: Run | str | Path | ViT, images: Tensor) -> Explanation:
         probabilities=logits.float().softmax(dim=1).cpu(),
         rollout=patches(torch.einsum("bq,bqk->bk", view, rollout(layers))),
         heads=patches(torch.einsum("bq,bhqk->bhk", view, layers[-1])),
+        maps=maps,
     )
+
+
+def explain_files(
+    run: Run | str | Path,
+    inputs: str | Path | Sequence[str | Path],
+    *,
+    out: str | Path | None = None,
+    heads: bool = True,
+    limit: int = 16,
+) -> dict[str, Any]:
+    """A picture of where the model looks in image files, and what its heads do.
+
+    Args:
+        run: the run folder.
+        inputs: files, folders and globs.
+        out: the PNG to write; ``plots/explanation.png`` in the run folder when None.
+        heads: draw each head of the last layer by itself.
+        limit: how many images to draw at most, the first of them.
+
+    Returns:
+        ``plot``; ``images``, a row for each image drawn (``file``, ``class``, ``probability``); ``skipped`` (file and
+        reason of each that could not be read); ``heads``, the core's head statistics; ``ill``, what they say is wrong;
+        ``left_out``, how many images were beyond the limit.
+
+    Raises:
+        InputError: no image that can be read; no run in the folder.
+    """
+    run = run if isinstance(run, Run) else Run.open(run, "vit")
+    model = load_model(run)
+    files = find_images(inputs)
+    chosen = files[:limit]
+    decoded = list(zip(chosen, decode_all(chosen, size=model.image_size, channels=model.channels), strict=True))
+    good = [(file, image) for file, image in decoded if not isinstance(image, Unreadable)]
+    skipped = [{"file": str(file), "reason": bad.reason} for file, bad in decoded if isinstance(bad, Unreadable)]
+    if not good:
+        raise InputError(f"{chosen[0]}: {skipped[0]['reason']}; none of {len(chosen)} images can be read, name others")
+    explanation = explain(model, torch.from_numpy(np.stack([image for _, image in good])))
+    statistics = head_statistics(explanation.maps)
+    target = Path(out) if out is not None else run.plots_dir / "explanation.png"
+    with disk_errors(target):
+        plot_explanation(explanation, model.classes, heads=heads).savefig(target, dpi=120)
+    probability, number = explanation.probabilities.max(dim=1)
+    answers = zip(good, probability.tolist(), number.tolist(), strict=True)
+    return {
+        "plot": str(target),
+        "images": [
+            {"file": str(file), "class": model.classes[index], "probability": value}
+            for (file, _), value, index in answers
+        ],
+        "skipped": skipped,
+        "left_out": len(files) - len(chosen),
+        "heads": dict(statistics),
+        "ill": statistics.ill,
+    }
 
 
 def plot_explanation(

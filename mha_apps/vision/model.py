@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -10,9 +11,10 @@ from huggingface_hub import PyTorchModelHubMixin
 from torch import Tensor, nn
 
 from mha_apps.attention import Encoder, MultiHeadAttention, RelativeBias, Rotary
+from mha_apps.training.run import Run
 from mha_apps.vision.stem import ConvStem, PatchEmbedding, ShiftedPatches, sinusoidal_2d
 
-__all__ = ["ViT"]
+__all__ = ["ViT", "load_model"]
 
 STEMS = {"patch": PatchEmbedding, "conv": ConvStem, "shifted": ShiftedPatches}
 POOLS = ("mean", "class", "attention")
@@ -212,3 +214,12 @@ class ViT(nn.Module, PyTorchModelHubMixin, library_name="mha_apps", tags=["image
     def settings(self) -> dict[str, Any]:
         """The arguments that make this model again."""
         return dict(self._hub_mixin_config)  # type: ignore[arg-type]
+
+
+def load_model(run: Run | str | Path) -> ViT:
+    """The best weights of a run, in eval mode, on the CPU.
+
+    Raises:
+        InputError: the folder holds no run of a ViT, or no weights yet.
+    """
+    return (run if isinstance(run, Run) else Run.open(run, "vit")).model(ViT)

@@ -16,8 +16,7 @@ from mha_apps.errors import InputError
 from mha_apps.images.classify import predict_probabilities
 from mha_apps.images.decode import EXTENSIONS, Unreadable, decode_all
 from mha_apps.training.run import Run
-from mha_apps.vision.model import ViT
-from mha_apps.vision.train import load_model
+from mha_apps.vision.model import ViT, load_model
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -15,11 +15,11 @@ from mha_apps.training.random import seed_everything
 from mha_apps.training.report import Report, curves
 from mha_apps.training.run import Run
 from mha_apps.vision.convert import adapt, from_timm, replace_head
-from mha_apps.vision.model import ViT
+from mha_apps.vision.model import ViT, load_model
 from mha_apps.vision.presets import find_preset
 from mha_apps.vision.recipe import VitRecipe
 
-__all__ = ["build", "evaluate", "load_model", "train"]
+__all__ = ["build", "evaluate", "train"]
 
 
 def train(
@@ -125,15 +125,6 @@ def _pretrained(recipe: VitRecipe) -> ViT:
             raise InputError(f"--pretrained {name}: cannot be loaded ({reason}); name a local folder") from error
     weights = recipe.pretrained_weights
     return from_timm(name, pretrained=weights is None, weights=weights)
-
-
-def load_model(run: Run | str | Path) -> ViT:
-    """The best weights of a run, in eval mode, on the CPU.
-
-    Raises:
-        InputError: the folder holds no run of a ViT, or no weights yet.
-    """
-    return (run if isinstance(run, Run) else Run.open(run, "vit")).model(ViT)
 
 
 def evaluate(

@@ -9,7 +9,19 @@ from PIL import Image
 
 from mha_apps.errors import InputError
 from mha_apps.images import load
-from mha_apps.vision import VitRecipe, evaluate, explain, load_model, plot_explanation, predict, resize, train
+from mha_apps.vision import (
+    ViT,
+    VitRecipe,
+    evaluate,
+    explain,
+    explain_files,
+    export,
+    load_model,
+    plot_explanation,
+    predict,
+    resize,
+    train,
+)
 
 TINY = {"data": "digits", "dim": 32, "depth": 1, "heads": 2, "device": "cpu", "precision": "fp32"}
 
@@ -138,3 +150,37 @@ def test_a_resized_model_explains_and_predicts_at_its_new_size(run):
 def test_a_folder_without_a_run_is_named(tmp_path):
     with pytest.raises(InputError, match="holds no run"):
         evaluate(tmp_path)
+
+
+def test_explaining_files_draws_them_and_judges_the_heads(run, digit_files):
+    (digit_files / "broken.png").write_text("no image")
+    result = explain_files(run, digit_files, out=digit_files / "maps.jpeg.png")
+    assert len(result["images"]) == 6
+    assert [row["reason"] for row in result["skipped"]] == ["not an image"]
+    with Image.open(result["plot"]) as drawn:
+        assert min(drawn.size) > 100
+    assert set(result["heads"]) == {"encoder.blocks.0.attention"}
+    json.dumps(result)
+
+
+def test_an_exported_run_is_loaded_by_others_and_its_card_names_data_and_limits(run, tmp_path):
+    result = export(run, tmp_path / "out", onnx=False)
+    assert result["files"] == ["README.md", "config.json", "model.safetensors"]
+    again = ViT.from_pretrained(tmp_path / "out").eval()
+    images = torch.randn(2, 1, 8, 8)
+    torch.testing.assert_close(again(images), load_model(run)(images), rtol=0, atol=0)
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert "`digits`" in card
+    assert "## Limits" in card
+
+
+def test_onnx_gives_the_same_probabilities_for_any_batch(run, tmp_path):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    export(run, tmp_path / "out")
+    session = onnxruntime.InferenceSession(str(tmp_path / "out" / "model.onnx"))
+    images = load("digits", "test").images[:7]
+    (probabilities,) = session.run(None, {"pixels": images.float().numpy()})
+    np.testing.assert_allclose(probabilities.sum(axis=1), 1, atol=1e-5)
+    expected = explain(run, images).probabilities
+    np.testing.assert_allclose(probabilities, expected, atol=1e-4)
