@@ -10,10 +10,11 @@ from dataclasses import dataclass
 
 import torch
 
-from .kernel import HALF, has_half_units, is_plain_causal
+from .kernel import CPU_HAS_BF16_UNITS, HALF, has_half_units, is_plain_causal
 from .mask import Mask
 from .pattern import Band, Pattern, covered
 from .position import ScoreBias
+from .tiled import step_sizes
 
 __all__ = ["Plan", "attention_memory", "choose"]
 
@@ -105,4 +106,59 @@ def attention_memory(
     mask: Mask | None = None,
     training: bool = True,
 ) -> int:
-    raise NotImplementedError
+    """Bytes that a kernel needs at most beyond its inputs on a CPU: results, gradients and what is in between.
+
+    Args:
+        batch, heads, query_length, key_length, head_dim: of queries and keys; values are like keys.
+        dtype: of the inputs.
+        kernel: "explicit", "sdpa", "banded" or "strided".
+        mask: who may attend to whom.
+        training: forward and backward, or forward alone.
+
+    Raises:
+        ValueError: a kernel that is none of these.
+    """
+    queries, keys = batch * heads * query_length * head_dim, batch * heads * key_length * head_dim
+    inputs = queries + 2 * keys
+    raised = dtype in HALF and not CPU_HAS_BF16_UNITS  # such kernels compute in float32 and convert
+    own = torch.empty((), dtype=dtype).element_size()
+    size = max(own, 4)
+    if kernel in ("banded", "strided"):
+        needed = size * queries + (own * queries if dtype in HALF else 0)
+        if training:
+            needed += size * inputs
+        steps = step_sizes(batch, heads, query_length, key_length, mask, torch.device("cpu"))
+        return needed + max(
+            (
+                size * ((2 if training else 1) * scores + (2 * rows if training else rows) * head_dim)
+                + (size * (3 if training else 1) * columns * head_dim if copied or dtype in HALF else 0)
+                + (0 if mask is None or mask.key_only else 10 * block)
+                for scores, rows, columns, block, copied in steps
+            ),
+            default=0,
+        )
+    pairs = query_length * key_length
+    matrix = 0
+    if mask is not None and not (kernel == "sdpa" and is_plain_causal(mask, query_length, key_length)):
+        corner = torch.arange(1)
+        varied = mask.at(corner, corner, query_length, key_length, heads).shape
+        matrix = varied[0] * varied[1] * pairs
+    if kernel == "explicit":
+        scores = batch * heads * pairs
+        if dtype in HALF and not raised:
+            return scores * (14 if training else 10) + own * 2 * (queries + keys) + matrix
+        needed = size * scores * (3 if training else 2) + size * 2 * queries + (size * 2 * keys if training else 0)
+        return needed + matrix + (size * 2 * keys if raised and not training else 0)
+    if kernel != "sdpa":
+        raise ValueError(f"memory is known for explicit, sdpa, banded and strided, not for {kernel!r}")
+    block = min(256 if query_length >= 768 else 64 if query_length >= 192 else 32, query_length)
+    buffer = torch.get_num_threads() * block * min(512, key_length)
+    bools = matrix if mask is not None and mask.key_only else 2 * matrix
+    if not training:
+        return own * queries + (4 if own >= 4 else 6) * buffer + own * matrix + bools
+    needed = size * (queries + inputs) + 2 * size * buffer + bools
+    if matrix:
+        needed += size * batch * pairs  # the backward pass expands it
+    if raised:
+        needed += size * (inputs + queries) + own * queries
+    return needed

@@ -21,7 +21,7 @@ from .mask import Grid, Mask
 from .pattern import Band, Part, Pattern, Tile, Tiling
 from .position import ScoreBias
 
-__all__ = ["tiled", "tiled_backward", "tiled_forward", "tiling"]
+__all__ = ["step_sizes", "tiled", "tiled_backward", "tiled_forward", "tiling"]
 
 # Scores of one step, and queries and keys of a block: measured on CPUs, where a step should stay in the caches.
 # On a GPU steps are large, so that few kernels are launched.
@@ -244,12 +244,9 @@ class Work:
     def steps(self) -> Iterator[Step]:
         """The tiles, cut or grouped so that a step's scores stay within ``STEP``."""
         batch, heads, _, _ = self.shape
-        budget = STEP.get(self.device.type, STEP["cuda"])
         known: dict[tuple[int, ...], tuple[Tensor | None, Tensor | None, Grid]] = {}
         for tile in self.part.tiles:
-            block = heads * tile.rows * tile.columns
-            samples = min(max(budget // block, 1), batch)
-            blocks = min(max(budget // (block * samples), 1), tile.count)
+            samples, blocks = _cut(tile, batch, heads, self.device)
             for start in range(0, tile.count, blocks):
                 moved = start * tile.shift
                 piece = replace(
@@ -299,6 +296,8 @@ class Work:
             if allowed is not None:
                 zero = torch.zeros((), dtype=self.dtype, device=self.device) if added is None else added
                 added, allowed = zero.masked_fill(~allowed, float("-inf")), None
+            while len(known) > 1:  # a causal mask has as many places as blocks, and none comes back
+                known.pop(next(iter(known)))
             known[place] = added, allowed, grid
         return known[place]
 
@@ -388,28 +387,60 @@ def _works(
     batch, heads, query_length, dim = query.shape
     key_length, device = key.shape[2], query.device
     generator = torch.Generator(device).manual_seed(seed) if dropout else None
+    for where, own, pattern, patterns in _patterns(heads, query_length, key_length, mask):
+        yield Work(
+            heads=where,
+            mask=own,
+            pattern=pattern,
+            earlier=patterns[: patterns.index(pattern)],
+            alone=len(patterns) == 1,
+            part=pattern.part(query_length, key_length, tiling(device), device),
+            biases=[bias.head_slice(where) for bias in biases],
+            shape=(batch, where.stop - where.start, query_length, key_length),
+            scale=dim**-0.5,
+            dtype=_compute_dtype(query),
+            device=device,
+            dropout=dropout,
+            generator=generator,
+        )
+
+
+def _cut(tile: Tile, batch: int, heads: int, device: torch.device) -> tuple[int, int]:
+    """How many samples and how many blocks of a tile make a step."""
+    budget = STEP.get(device.type, STEP["cuda"])
+    block = heads * tile.rows * tile.columns
+    samples = min(max(budget // block, 1), batch)
+    return samples, min(max(budget // (block * samples), 1), tile.count)
+
+
+def step_sizes(
+    batch: int, heads: int, query_length: int, key_length: int, mask: Mask | None, device: torch.device
+) -> Iterator[tuple[int, int, int, int, bool]]:
+    """What a step of every tile holds.
+
+    Yields:
+        scores, queries and keys of the step; pairs of one block; whether blocks are copies of what they show.
+    """
+    for where, _, pattern, _ in _patterns(heads, query_length, key_length, mask):
+        group = where.stop - where.start
+        for tile in pattern.part(query_length, key_length, tiling(device), device).tiles:
+            samples, blocks = _cut(tile, batch, group, device)
+            count = samples * group * blocks
+            pairs = tile.rows * tile.columns
+            yield count * pairs, count * tile.rows, count * tile.columns, pairs, samples * blocks > 1
+
+
+def _patterns(
+    heads: int, query_length: int, key_length: int, mask: Mask | None
+) -> Iterator[tuple[slice, Mask | None, Pattern, list[Pattern]]]:
+    """(heads, their mask, one of its patterns, all of them) for every group of heads."""
     mask = None if mask is None else mask.for_heads(heads)
     group = heads if mask is None else heads // mask.head_groups()
     for start in range(0, heads, group):
         own = None if mask is None else mask.head_slice(start, start + group)
         patterns: list[Pattern] = [Band()] if own is None else own.support(query_length, key_length)
-        where = slice(start, start + group)
-        for number, pattern in enumerate(patterns):
-            yield Work(
-                heads=where,
-                mask=own,
-                pattern=pattern,
-                earlier=patterns[:number],
-                alone=len(patterns) == 1,
-                part=pattern.part(query_length, key_length, tiling(device), device),
-                biases=[bias.head_slice(where) for bias in biases],
-                shape=(batch, group, query_length, key_length),
-                scale=dim**-0.5,
-                dtype=_compute_dtype(query),
-                device=device,
-                dropout=dropout,
-                generator=generator,
-            )
+        for pattern in patterns:
+            yield slice(start, start + group), own, pattern, patterns
 
 
 def _blocks(x: Tensor, start: int, tile: Tile, size: int) -> Tensor:

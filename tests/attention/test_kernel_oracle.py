@@ -37,9 +37,7 @@ SMALL = {"ROWS": 8, "COLUMNS": 16, "STEP": 2000}
 quick = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 
 
-def oracle(
-    query: Tensor, key: Tensor, value: Tensor, allowed: Tensor | None, bias: Tensor | None = None
-) -> Tensor:
+def oracle(query: Tensor, key: Tensor, value: Tensor, allowed: Tensor | None, bias: Tensor | None = None) -> Tensor:
     """Attention by its definition, one exponential and one division, in float64."""
     scores = torch.einsum("bhqd,bhkd->bhqk", query, key) / query.shape[-1] ** 0.5
     scores = scores if bias is None else scores + bias
@@ -237,9 +235,7 @@ def test_a_bias_of_scores_is_added_and_learns(kernel: str, kind: str, problem: t
         found = torch.autograd.grad(out, [*ours, *learned], grad)
     expected = oracle(*exact, allowed, dense)
     assert_close(out, expected, 1e-5)
-    for one, other in zip(
-        found, torch.autograd.grad(expected, [*exact, *learned], grad.double()), strict=True
-    ):
+    for one, other in zip(found, torch.autograd.grad(expected, [*exact, *learned], grad.double()), strict=True):
         assert_close(one, other, 1e-5)
 
 
