@@ -31,7 +31,7 @@ def test_a_recipe_passes_its_own_check_and_its_model_takes_cifars_images(path):
 
 
 def test_the_recipe_class_is_known_without_importing_torch():
-    code = "import sys; from mha_apps.vision.recipe import VitRecipe; VitRecipe().check(); assert 'torch' not in sys.modules"
+    code = "import sys; from mha_apps.vision import VitRecipe; VitRecipe().check(); assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
