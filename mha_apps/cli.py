@@ -126,6 +126,42 @@ class VitPredict(Verb):
 
 
 @dataclass(kw_only=True)
+class VitExplain(Verb):
+    """Where the model looks in image files, and what its attention heads do."""
+
+    folder: Annotated[Positional[Path], tyro.conf.arg(metavar="RUN")]
+    """The run folder that `vit train` made."""
+    inputs: Annotated[Positional[tuple[str, ...]], tyro.conf.arg(metavar="IMAGES")]
+    """Image files, folders or globs."""
+    out: Path | None = None
+    """The picture to write; plots/explanation.png in the run folder when not given."""
+    limit: int = 16
+    """Most images to draw."""
+
+    def run(self) -> Answer:
+        from mha_apps.vision import explain_files
+
+        return _facts(explain_files(self.folder, list(self.inputs), out=self.out, limit=self.limit))
+
+
+@dataclass(kw_only=True)
+class VitExport(Verb):
+    """Hand a trained model on: ONNX, safetensors and a model card."""
+
+    folder: Annotated[Positional[Path], tyro.conf.arg(metavar="RUN")]
+    """The run folder that `vit train` made."""
+    out: Path | None = None
+    """The folder to write into; `export` in the run folder when not given."""
+    onnx: bool = True
+    """Write model.onnx, checked against onnxruntime; needs the extra `export`."""
+
+    def run(self) -> Answer:
+        from mha_apps.vision import export
+
+        return _facts(export(self.folder, self.out, onnx=self.onnx))
+
+
+@dataclass(kw_only=True)
 class VitPresets(Verb):
     """The named shapes of the model, and what each is for."""
 
@@ -348,7 +384,14 @@ class Demo(Verb):
 
 
 VERBS: dict[str, dict[str, type[Verb]]] = {
-    "vit": {"train": VitTrain, "evaluate": VitEvaluate, "predict": VitPredict, "presets": VitPresets},
+    "vit": {
+        "train": VitTrain,
+        "evaluate": VitEvaluate,
+        "predict": VitPredict,
+        "explain": VitExplain,
+        "export": VitExport,
+        "presets": VitPresets,
+    },
     "forecast": {
         "inspect": ForecastInspect,
         "train": ForecastTrain,
