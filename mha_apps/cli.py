@@ -19,7 +19,7 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import tyro
 from tyro.conf import FlagCreatePairsOff, Positional
@@ -75,6 +75,38 @@ class Train(Verb):
         return _facts({**summary, "run": str(run.path), "report": str(run.path / "report.html")})
 
 
+@dataclass(kw_only=True)
+class Compute(Verb):
+    """What verbs have that run a model."""
+
+    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    """Where to compute; auto takes a GPU when there is one."""
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
+    """Arithmetic of the matrix products."""
+    batch_size: int = 256
+    """Images at a time."""
+
+    @property
+    def computing(self) -> dict[str, Any]:
+        return {"device": self.device, "precision": self.precision, "batch_size": self.batch_size}
+
+
+@dataclass(kw_only=True)
+class Evaluate(Compute):
+    """What the evaluation of every image classifier has."""
+
+    data: str | None = None
+    """Images to evaluate on; those that the run was trained on when not given."""
+    split: Literal["test", "validation", "all"] = "test"
+    """Which of them; `all` is for sources without splits."""
+    flip_average: FlagCreatePairsOff[bool] = False
+    """Average each image with its mirror image; stated in the result."""
+
+    def evaluated(self, evaluate: Any, folder: Path) -> Answer:
+        settings = {"split": self.split, "flip_average": self.flip_average, **self.computing}
+        return _facts(evaluate(folder, self.data, **settings))
+
+
 # vit -------------------------------------------------------------------------------------------------------------
 
 
@@ -92,22 +124,20 @@ class VitTrain(Train):
 
 
 @dataclass(kw_only=True)
-class VitEvaluate(Verb):
+class VitEvaluate(Evaluate):
     """Accuracy of a trained ViT on the test split, with a confusion matrix."""
 
     folder: Annotated[Positional[Path], tyro.conf.arg(metavar="RUN")]
     """The run folder that `vit train` made."""
-    data: str | None = None
-    """Images to evaluate on; those that the run was trained on when not given."""
 
     def run(self) -> Answer:
         from mha_apps.vision import evaluate
 
-        return _facts(evaluate(self.folder, self.data))
+        return self.evaluated(evaluate, self.folder)
 
 
 @dataclass(kw_only=True)
-class VitPredict(Verb):
+class VitPredict(Compute):
     """Classes of image files, of folders of them, or of globs."""
 
     folder: Annotated[Positional[Path], tyro.conf.arg(metavar="RUN")]
@@ -122,7 +152,7 @@ class VitPredict(Verb):
     def run(self) -> Answer:
         from mha_apps.vision import predict
 
-        return _table(predict(self.folder, list(self.inputs), top_k=self.top), self.out)
+        return _table(predict(self.folder, list(self.inputs), top_k=self.top, **self.computing), self.out)
 
 
 @dataclass(kw_only=True)
@@ -281,18 +311,16 @@ class CnnTrain(Train):
 
 
 @dataclass(kw_only=True)
-class CnnEvaluate(Verb):
+class CnnEvaluate(Evaluate):
     """Accuracy of a trained CNN on the test split, with a confusion matrix."""
 
     folder: Annotated[Positional[Path], tyro.conf.arg(metavar="RUN")]
     """The run folder that `cnn train` made."""
-    data: str | None = None
-    """Images to evaluate on; those that the run was trained on when not given."""
 
     def run(self) -> Answer:
         from mha_apps.cnn import evaluate
 
-        return _facts(evaluate(self.folder, self.data))
+        return self.evaluated(evaluate, self.folder)
 
 
 @dataclass(kw_only=True)

@@ -330,14 +330,15 @@ class _Trainer:
         metrics = {name: float(total) / count for name, total in sums.items()}
         value = metrics[self.task.monitor]
         best = self.progress.best
-        better = math.isnan(best) or (value < best if self.task.mode == "min" else value > best)
-        if math.isfinite(value) and better:
-            self.progress.best, self.progress.best_step, self.progress.stale = value, self.progress.step, 0
+        improved = math.isnan(best) or (value < best if self.task.mode == "min" else value > best)
+        self.progress.stale = 0 if improved else self.progress.stale + 1
+        # Of equals the later is kept: it has been trained longer at a smaller learning rate.
+        better = math.isfinite(value) and (improved or value == best)
+        if better:
+            self.progress.best, self.progress.best_step = value, self.progress.step
             self.progress.best_metrics = metrics
             if self.rank == 0:
                 _save_model(self._evaluated(), self.run.model_dir)
-        else:
-            self.progress.stale += 1
         self.reserve = max(self.reserve, time.monotonic() - begun + CLOSING_SHARE * self.limit)
         if self.progress.loss_steps:
             metrics = {"train_loss": self._mean_loss_sum() / self.progress.loss_steps} | metrics
