@@ -156,9 +156,10 @@ def attention_memory(
     bools = matrix if mask is not None and mask.key_only else 2 * matrix
     if not training:
         return own * queries + (4 if own >= 4 else 6) * buffer + own * matrix + bools
-    needed = size * (queries + inputs) + 2 * size * buffer + bools
+    kept = size if raised else own
+    needed = kept * (queries + inputs) + 2 * size * buffer + bools
     if matrix:
-        needed += size * batch * pairs  # the backward pass expands it
+        needed += kept * batch * pairs  # the backward pass expands it
     if raised:
         needed += size * (inputs + queries) + own * queries
     return needed
