@@ -79,9 +79,13 @@ def outputs(model: nn.Module, example: Tensor, *, training: bool = False) -> Ten
 
 
 def _one_step(model: nn.Module, example: Tensor) -> bool:
-    """Whether one step of training changes every parameter of every gate's last layer."""
-    layers = [gate.last_layer for gate in find_gates(model).values()]
-    before = [parameter.clone() for layer in layers for parameter in layer.parameters()]
+    """Whether one step of training changes the last layer of every gate, both of them where a gate has two.
+
+    A bias or a weight of the layer is enough: with all hidden units off for two images, the weight gets no gradient.
+    """
+    ends = [gate.last_layer for gate in find_gates(model).values()]
+    layers = [layer for end in ends for layer in (end if isinstance(end, nn.ModuleList) else [end])]
+    before = [copy.deepcopy(layer.state_dict()) for layer in layers]
     optimizer = torch.optim.SGD(gate_parameters(model), lr=0.1)
     model.eval()  # stochastic depth may leave a branch out, and its gate with it
     with torch.random.fork_rng(devices=[]):
@@ -90,8 +94,10 @@ def _one_step(model: nn.Module, example: Tensor) -> bool:
         (result * torch.randn_like(result)).sum().backward()
     optimizer.step()
     model.zero_grad(set_to_none=True)
-    after = [parameter for layer in layers for parameter in layer.parameters()]
-    return all(not torch.equal(old, new) for old, new in zip(before, after, strict=True))
+    return all(
+        any(not torch.equal(value, old[name]) for name, value in layer.state_dict().items())
+        for layer, old in zip(layers, before, strict=True)
+    )
 
 
 def _pickled(model: nn.Module) -> nn.Module:
