@@ -22,6 +22,7 @@ from .linear import LinearPath, thin, whole
 from .model import LEVELS, ForecastModel
 from .plot import plot_forecast, safe_name
 from .predict import MOST_PLOTS, calibration_of, check_frame, draw, forecast_frame, load_model, tail_of, to_long
+from .recipe import ForecastRecipe
 from .report import write_report
 from .trainer import align, load_frame, make_inputs
 from .trees import MOST_ROWS, Trees
@@ -76,7 +77,7 @@ def examine(
     """
     run, model = load_model(run, held_out=True)
     source = str(csv) if csv is not None else str(run.config["recipe"]["csv"])
-    frame = check_frame(model, load_frame(source), source)
+    frame = check_frame(model, load_frame(source, run.recipe(ForecastRecipe)), source)
     unknown = [str(name) for name in frame.columns if str(name) not in model.series]
     if unknown:
         raise InputError(f"{source}: column {unknown[0]!r} is not among the series of the run; leave it out")

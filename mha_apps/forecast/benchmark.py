@@ -59,7 +59,7 @@ def benchmark(
         JSON-able: ``average`` and ``horizons`` with ``mse`` and ``mae``, the same of every baseline and part, the
         number of ``windows`` scored, ``look_back`` and what was chosen.
     """
-    frame = csv if isinstance(csv, pd.DataFrame) else load_frame(csv)
+    frame = csv if isinstance(csv, pd.DataFrame) else load_frame(csv, recipe)
     source = "the frame" if isinstance(csv, pd.DataFrame) else str(csv)
     month = round(30 * DAY / step_of(frame.index))
     train, validation, test = (count * month for count in months)

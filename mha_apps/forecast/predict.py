@@ -18,6 +18,7 @@ from .engine import forecast_origins
 from .inputs import Inputs
 from .model import ForecastModel
 from .plot import plot_forecast, safe_name
+from .recipe import ForecastRecipe
 from .trainer import HELD_OUT, align, follow_rows, load_frame, make_inputs
 
 MOST_PLOTS = 50  # series that are drawn; ten thousand pictures help nobody
@@ -84,7 +85,7 @@ def predict(
         on for each level.
     """
     run, model = load_model(run)
-    frame = tail_of(model) if csv is None else check_frame(model, load_frame(csv), str(csv))
+    frame = tail_of(model) if csv is None else check_frame(model, load_frame(csv, run.recipe(ForecastRecipe)), str(csv))
     if csv is not None:
         follow_rows(model, frame)
     table = forecast_frame(model, frame, levels=levels)

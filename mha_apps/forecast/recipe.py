@@ -8,13 +8,14 @@ from typing import ClassVar
 from tyro.conf import Positional
 
 from mha_apps.errors import InputError
+from mha_apps.forecast.reading.options import ReadOptions
 from mha_apps.training.recipe import TrainingRecipe
 
 __all__ = ["ForecastRecipe"]
 
 
 @dataclass(kw_only=True)
-class ForecastRecipe(TrainingRecipe):
+class ForecastRecipe(ReadOptions, TrainingRecipe):
     """Train a forecaster on the sensors of one CSV.
 
     On the embedded sample (four instruments, 8,730 hours, two CPU cores) the defaults take about half a minute.
@@ -45,7 +46,7 @@ class ForecastRecipe(TrainingRecipe):
     channels: bool = True
     """Let the sensors attend to each other."""
     window: int | None = None
-    """Tokens to each side that a head sees; None lets every head see every token."""
+    """Tokens to each side that a head sees; every token when not given."""
     members: int = 1
     """Attention paths that are averaged."""
     refit: bool = True
@@ -66,7 +67,8 @@ class ForecastRecipe(TrainingRecipe):
 
     def check(self) -> None:
         """Raise :class:`InputError` for a value that cannot be meant."""
-        super().check()
+        TrainingRecipe.check(self)
+        ReadOptions.check(self)
         for name in ("horizon", "look_back", "dim", "heads", "layers", "members", "window"):
             self.require(name, least=1)
         for name in ("validation", "calibration"):

@@ -22,7 +22,7 @@ from .inputs import Inputs
 from .linear import FOLDS, LinearPath, fit_linear, refit_linear, thin, whole
 from .model import LEVELS, ForecastModel
 from .plan import Plan, make_plan
-from .reading import read_sensor_csv
+from .reading import ReadOptions, read_sensor_csv
 from .recipe import ForecastRecipe
 from .sample import resolve
 from .selection import judge, rolling_folds
@@ -37,9 +37,9 @@ MOST_FOLLOWED = 2000  # origins
 VALIDATION_ORIGINS = 192  # origins in a validation during training; the choice afterwards uses every one
 
 
-def load_frame(csv: str | Path) -> pd.DataFrame:
-    """The frame of a CSV, or of the embedded sample for ``sample``."""
-    frame, _ = read_sensor_csv(resolve(csv))
+def load_frame(csv: str | Path, options: ReadOptions | None = None) -> pd.DataFrame:
+    """The frame of a CSV, or of the embedded sample for ``sample``; a recipe is the options to read with."""
+    frame, _ = read_sensor_csv(resolve(csv), options=options, layout="wide")
     return frame
 
 
@@ -71,7 +71,7 @@ def train(
         recipe = opened.recipe(ForecastRecipe) if opened is not None else ForecastRecipe(csv="sample")
     recipe.check()
     path = resolve(recipe.csv)
-    frame = load_frame(path)
+    frame = load_frame(path, recipe)
     plan = make_plan(frame, recipe, source=str(path))
     resolve_precision(recipe.precision, resolve_device(recipe.device))
     run = opened or Run.create(out, recipe, "forecast", force=force)

@@ -7,6 +7,7 @@ from (seed, epoch, sample index) or (seed, step, process), so a resumed run repe
 from __future__ import annotations
 
 import math
+import shutil
 import signal
 import threading
 import time
@@ -212,12 +213,26 @@ class _Trainer:
                 if self._most(time.monotonic() - saved) >= 60 * self.recipe.checkpoint_minutes:
                     self._save()
                     saved = time.monotonic()
+            if self.progress.step == 0:
+                self._refuse_budget()
             if self.progress.step % self.validate_every or not self.progress.best_metrics:
                 self._validate()
             self._save()
         if writer is not None:
             writer.close()
         return self._finish()
+
+    def _refuse_budget(self) -> None:
+        """Start-up used up the minutes: untrained weights must not pass for a run, so its folder goes."""
+        self.accelerator.wait_for_everyone()
+        if self.writer is not None:
+            self.writer.close()
+            shutil.rmtree(self.run.path)
+        used = self.seconds + self.reserve
+        raise InputError(
+            f"--minutes {self.recipe.minutes:g}: start-up and the last validation take {used:.0f} seconds here, so "
+            f"nothing is left to train in; give {math.ceil(used / 30) + 1} minutes or more"
+        )
 
     def _out_of_patience(self) -> bool:
         return self.recipe.patience is not None and self.progress.stale >= self.recipe.patience

@@ -235,3 +235,11 @@ def test_a_run_can_be_moved(tmp_path):
     run, summary = run_all(tmp_path, "run", epochs=1)
     moved = run.path.rename(tmp_path / "moved")
     assert Run.open(moved).summary() == json.loads(json.dumps(summary))
+
+
+def test_minutes_that_start_up_uses_up_are_refused_and_leave_nothing(tmp_path):
+    made = recipe(epochs=None, minutes=1e-6)
+    run = Run.create(tmp_path / "run", made, "vit")
+    with pytest.raises(InputError, match="nothing is left to train in; give [0-9]+ minutes or more"):
+        fit(make_task(), made, run)
+    assert list(tmp_path.iterdir()) == []
