@@ -149,21 +149,22 @@ def test_a_query_that_sees_nothing_gets_the_bias_of_the_output_projection(kernel
     assert not torch.autograd.grad(out[1].sum(), x)[0].any()
 
 
-class TestCache:
-    POSITIONS = {
-        "none": lambda: None,
-        "rotary": Rotary,
-        "alibi": lambda: ALiBi(4),
-        "relative": lambda: RelativeBias(4, max_distance=4),
-    }
-    CACHED = {
-        "causal": Causal(),
-        "window": Window(4, 0),
-        "window and global": (Window(4, 0) | Global([1])) & Causal(),
-        "strided": Strided(3) & Causal(),
-        "per head": PerHead([Window(3, 0), Window(6, 0) | (Strided(4) & Causal())]),
-    }
+POSITIONS = {
+    "none": lambda: None,
+    "rotary": Rotary,
+    "alibi": lambda: ALiBi(4),
+    "relative": lambda: RelativeBias(4, max_distance=4),
+}
+CACHED = {
+    "causal": Causal(),
+    "window": Window(4, 0),
+    "window and global": (Window(4, 0) | Global([1])) & Causal(),
+    "strided": Strided(3) & Causal(),
+    "per head": PerHead([Window(3, 0), Window(6, 0) | (Strided(4) & Causal())]),
+}
 
+
+class TestCache:
     @pytest.mark.parametrize("position", POSITIONS.values(), ids=POSITIONS.keys())
     @pytest.mark.parametrize("mask", CACHED.values(), ids=CACHED.keys())
     @pytest.mark.parametrize("steps", [[1] * 15, [8, 1, 1, 1, 1, 1, 1, 1], [5, 4, 6]])
