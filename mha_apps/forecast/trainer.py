@@ -75,6 +75,7 @@ def train(
     plan = make_plan(frame, recipe, source=str(path))
     resolve_precision(recipe.precision, resolve_device(recipe.device))
     run = opened or Run.create(out, recipe, "forecast", force=force)
+    run.begin()
 
     summary, model, held_out = prepare(frame, plan, recipe, run)
     if held_out is not None:

@@ -184,6 +184,7 @@ class _Trainer:
     # Training --------------------------------------------------------------------------------------------------
 
     def train(self) -> dict[str, Any]:
+        self.run.begin()
         self._resume()
         if self.rank == 0:
             self.run.record(self.recipe)
@@ -277,10 +278,14 @@ class _Trainer:
             if weight.grad is not None and not weight.grad.isfinite().all()
         ]
         where = f"; the gradient is not finite first in {bad[0]}" if bad else ""
+        raise InputError(self._diverged(f"the loss is {loss.item()}", where))
+
+    def _diverged(self, what: str, where: str = "") -> str:
         rate = self.optimizer.param_groups[0]["lr"]
-        raise InputError(
-            f"{self.run.path}: the loss is {loss.item()} at step {self.progress.step} (learning rate {rate:.2e})"
-            f"{where}; lower --learning-rate or lengthen --warmup. The last good weights are in {self.run.model_dir}"
+        kept = f"the last good weights are in {self.run.model_dir}" if self.progress.best_metrics else "no weights yet"
+        return (
+            f"{self.run.path}: {what} at step {self.progress.step} (learning rate {rate:.2e}){where}; "
+            f"lower --learning-rate or lengthen --warmup ({kept})"
         )
 
     @contextmanager
@@ -344,11 +349,13 @@ class _Trainer:
             sums = dict(zip(holder[0], stacked, strict=True))
         metrics = {name: float(total) / count for name, total in sums.items()}
         value = metrics[self.task.monitor]
+        if not math.isfinite(value):
+            raise InputError(self._diverged(f"the validation {self.task.monitor} is {value}"))
         best = self.progress.best
         improved = math.isnan(best) or (value < best if self.task.mode == "min" else value > best)
         self.progress.stale = 0 if improved else self.progress.stale + 1
         # Of equals the later is kept: it has been trained longer at a smaller learning rate.
-        better = math.isfinite(value) and (improved or value == best)
+        better = improved or value == best
         if better:
             self.progress.best, self.progress.best_step = value, self.progress.step
             self.progress.best_metrics = metrics
@@ -442,6 +449,8 @@ class _Trainer:
         for line in damaged:
             Reporter(self.rank == 0).say(line)
         if state is None:
+            if self.run.metrics_path.exists():
+                Reporter(self.rank == 0).say(f"{self.run.last_dir}: holds no checkpoint; training starts at step 0")
             if self.rank == 0:
                 self.run.truncate_metrics(0)
             return

@@ -18,31 +18,32 @@ import tomllib
 from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import tomli_w
-import torch
-from safetensors import SafetensorError
-from torch import nn
 
 from mha_apps import __version__
 from mha_apps.errors import InputError
 from mha_apps.training import files
 from mha_apps.training.recipe import Recipe, TrainingRecipe, from_table, to_table
 
+if TYPE_CHECKING:
+    from torch import nn
+
 CONFIG = "config.toml"
-Model = TypeVar("Model", bound=nn.Module)
+Model = TypeVar("Model", bound="nn.Module")
 
 
 class Run:
     """A run folder that exists. Make one with :meth:`create`, find one with :meth:`open`."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, begin: Callable[[], object] | None = None) -> None:
         self.path = path
+        self._begin = begin
 
     @classmethod
     def create(cls, out: str | Path | None, recipe: TrainingRecipe, kind: str, *, force: bool = False) -> Run:
-        """Make the folder and write ``config.toml``.
+        """A run that is about to begin: its folder is made, and an old one replaced, by :meth:`begin` only.
 
         Args:
             out: the folder; ``runs/KIND-DATE-TIME`` when None.
@@ -54,8 +55,21 @@ class Run:
             InputError: the folder holds a run and ``force`` is not set, holds other things, or cannot be written.
         """
         # Under several processes the first decides and all hear of it, the refusal too.
+        import torch
+
         cpu = recipe.device == "cpu" or not torch.cuda.is_available()
-        return cls(_on_first_process(lambda: _create(out, recipe, kind, force), cpu))
+        path = _on_first_process(lambda: _free(out, kind, force), cpu)
+
+        def begin() -> None:
+            _on_first_process(lambda: _make(path, recipe, kind, force), cpu)
+
+        return cls(path, begin)
+
+    def begin(self) -> None:
+        """Make the folder and write ``config.toml``, once; called when nothing can be refused any more."""
+        if self._begin is not None:
+            begin, self._begin = self._begin, None
+            begin()
 
     @classmethod
     def open(cls, path: str | Path, kind: str | None = None) -> Run:
@@ -80,11 +94,18 @@ class Run:
     @property
     def kind(self) -> str:
         """The application that made the run."""
-        return str(self.config.get("run", {}).get("kind", "unknown"))
+        table = self.config.get("run")
+        kind = table.get("kind") if isinstance(table, dict) else None
+        if not isinstance(kind, str):
+            raise InputError(f"{self.path / CONFIG}: says no kind of run; restore the file or train again")
+        return kind
 
     def recipe(self, cls: type[Recipe]) -> Recipe:
         """The recipe that the run was made with."""
-        return from_table(cls, self.config.get("recipe", {}), str(self.path / CONFIG))
+        config = self.config
+        if "recipe" not in config:
+            raise InputError(f"{self.path / CONFIG}: has no table [recipe]; restore the file or train again")
+        return from_table(cls, config["recipe"], str(self.path / CONFIG))
 
     @property
     def model_dir(self) -> Path:
@@ -108,8 +129,8 @@ class Run:
         try:
             with contextlib.redirect_stdout(io.StringIO()):  # the hub's mixin prints where it loads from
                 model = cls.from_pretrained(str(self.model_dir), local_files_only=True)  # type: ignore[attr-defined]
-        except (OSError, RuntimeError, TypeError, ValueError, KeyError, SafetensorError) as error:
-            reason = str(error).splitlines()[0]
+        except Exception as error:  # whatever a damaged or edited file leads to
+            reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
             raise InputError(f"{self.model_dir}: its weights cannot be loaded ({reason}); train again") from error
         return model.eval()
 
@@ -122,7 +143,8 @@ class Run:
     def plots_dir(self) -> Path:
         """Where pictures go; made when first asked for."""
         path = self.path / "plots"
-        path.mkdir(exist_ok=True)
+        with files.disk_errors(path):
+            path.mkdir(exist_ok=True)
         return path
 
     @property
@@ -159,6 +181,8 @@ class Run:
 
 def environment() -> dict[str, Any]:
     """Library versions, git revision and hardware: what one needs to know to get the same numbers again."""
+    import torch
+
     packages = ("torch", "torchvision", "timm", "accelerate", "numpy", "pandas", "scikit-learn")
     facts: dict[str, Any] = {
         "mha_apps": __version__,
@@ -193,14 +217,27 @@ def _git_revision() -> str | None:
     return answer.stdout.strip() or None
 
 
-def _create(out: str | Path | None, recipe: TrainingRecipe, kind: str, force: bool) -> Path:
-    path = Path(out) if out is not None else _unused(Path("runs") / f"{kind}-{time.strftime('%Y%m%d-%H%M%S')}")
+def _free(out: str | Path | None, kind: str, force: bool) -> Path:
+    """The folder that a run may take, or an InputError; nothing is written."""
+    if out is None:
+        return _unused(Path("runs") / f"{kind}-{time.strftime('%Y%m%d-%H%M%S')}")
+    path = Path(out)
     with files.disk_errors(path):
+        if path.exists() and not path.is_dir():
+            raise InputError(f"{path}: is a file; name a folder with --out")
         if path.is_dir() and any(path.iterdir()):
             if not (path / CONFIG).is_file():
                 raise InputError(f"{path}: is not empty and holds no run; name another folder with --out")
             if not force:
                 raise InputError(f"{path}: holds a run; continue it with --resume, or replace it with --force")
+    return path
+
+
+def _make(path: Path, recipe: TrainingRecipe, kind: str, force: bool) -> Path:
+    """The folder with its ``config.toml``; asked again, since another run may have taken it meanwhile."""
+    _free(path, kind, force)
+    with files.disk_errors(path):
+        if path.is_dir() and any(path.iterdir()):
             shutil.rmtree(path)
         path.mkdir(parents=True, exist_ok=True)
     config = {

@@ -204,17 +204,32 @@ def test_patience_stops_a_run_that_no_longer_improves(tmp_path):
     assert summary["epochs"] < 500
 
 
-def test_an_optimizer_that_timm_does_not_know_is_refused(tmp_path):
+def test_what_is_refused_late_leaves_the_run_that_force_would_replace(tmp_path):
+    run, summary = run_all(tmp_path, "run", epochs=1)
     made = recipe(optimizer="adamm")
     with pytest.raises(InputError, match="--optimizer adamm"):
+        fit(make_task(), made, Run.create(run.path, made, "vit", force=True))
+    assert Run.open(run.path).summary() == summary
+    with pytest.raises(InputError, match="--optimizer adamm"):
+        fit(make_task(), made, Run.create(tmp_path / "new", made, "vit"))
+    assert not (tmp_path / "new").exists()
+
+
+def test_weights_that_are_not_finite_are_never_a_success(tmp_path):
+    made = recipe(steps=1, epochs=None, learning_rate=1e38, clip=0.0, ema=0.0, warmup=0.0)
+    with pytest.raises(InputError, match="validation loss is (nan|inf) at step 1"):
         fit(make_task(), made, Run.create(tmp_path / "run", made, "vit"))
+    assert not (tmp_path / "run" / "model").exists()
 
 
 def test_a_run_is_never_overwritten_without_force(tmp_path):
     run, _ = run_all(tmp_path, "run", epochs=1)
     with pytest.raises(InputError, match="--force"):
         Run.create(run.path, recipe(), "vit")
-    assert Run.create(run.path, recipe(), "vit", force=True).metrics() == []
+    again = Run.create(run.path, recipe(), "vit", force=True)
+    assert run.metrics() != []  # what is there goes when the new run begins, not when it is prepared
+    again.begin()
+    assert run.metrics() == []
     other = tmp_path / "other"
     other.mkdir()
     (other / "thesis.txt").write_text("precious")
@@ -240,6 +255,6 @@ def test_a_run_can_be_moved(tmp_path):
 def test_minutes_that_start_up_uses_up_are_refused_and_leave_nothing(tmp_path):
     made = recipe(epochs=None, minutes=1e-6)
     run = Run.create(tmp_path / "run", made, "vit")
-    with pytest.raises(InputError, match="nothing is left to train in; give [0-9]+ minutes or more"):
+    with pytest.raises(InputError, match=r"nothing is left to train in; give [0-9]+ minutes or more"):
         fit(make_task(), made, run)
     assert list(tmp_path.iterdir()) == []
