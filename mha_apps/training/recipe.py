@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import math
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal, TypeVar
+from types import UnionType
+from typing import Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from mha_apps.errors import InputError
 
 BUDGETS = ("epochs", "steps", "minutes")
+SCHEDULES = ("cosine", "inverse-sqrt", "constant")
 
 
 @dataclass(kw_only=True)
@@ -71,8 +74,11 @@ class TrainingRecipe:
         counts = ("batch_size", "accumulate", "validate_steps", "patience")
         for name in (*BUDGETS, *counts, "learning_rate", "checkpoint_minutes"):
             self.require(name, above=0)
-        for name in ("weight_decay", "clip", "seed"):
+        for name in ("weight_decay", "clip"):
             self.require(name, least=0)
+        self.require("seed", least=0, below=2**32)
+        if self.schedule not in SCHEDULES:
+            raise InputError(f"--schedule {self.schedule}: must be one of {', '.join(SCHEDULES)}")
         for name in ("warmup", "ema"):
             self.require(name, least=0, below=1)
 
@@ -84,12 +90,15 @@ class TrainingRecipe:
         if value is None:
             return
         fits = (
-            (above is None or value > above) and (least is None or value >= least) and (below is None or value < below)
+            math.isfinite(value)
+            and (above is None or value > above)
+            and (least is None or value >= least)
+            and (below is None or value < below)
         )
         if not fits:
             bounds = [("above", above), ("at least", least), ("below", below)]
             wanted = " and ".join(f"{word} {bound:g}" for word, bound in bounds if bound is not None)
-            raise InputError(f"--{name.replace('_', '-')} {value}: must be {wanted}")
+            raise InputError(f"--{name.replace('_', '-')} {value}: must be {wanted or 'finite'}")
 
     @property
     def budget(self) -> tuple[str, float]:
@@ -113,7 +122,10 @@ def to_table(recipe: TrainingRecipe) -> dict[str, Any]:
 
 def from_table(cls: type[Recipe], table: dict[str, Any], where: str) -> Recipe:
     """A recipe of type ``cls`` from a TOML table; ``where`` names the file in error messages."""
+    if not isinstance(table, dict):
+        raise InputError(f"{where}: recipe must be a table of fields, not {table!r}")
     fields = {field.name: field for field in dataclasses.fields(cls)}
+    hints = get_type_hints(cls)
     values: dict[str, Any] = {}
     for name, value in table.items():
         key = name.replace("-", "_")
@@ -121,9 +133,29 @@ def from_table(cls: type[Recipe], table: dict[str, Any], where: str) -> Recipe:
             near = difflib.get_close_matches(key, fields, n=1)
             hint = f"; did you mean {near[0]}?" if near else ""
             raise InputError(f"{where}: {name} is not a field of {cls.__name__}{hint}")
-        # TOML has arrays only; a field whose annotation is a tuple wants one.
-        values[key] = tuple(value) if isinstance(value, list) and "tuple" in str(fields[key].type) else value
+        if isinstance(value, list):  # TOML has no tuples
+            value = tuple(value)
+        if not _fits(value, hints[key]):
+            wanted = str(fields[key].type).replace(" | None", "")
+            raise InputError(f"{where}: {name} = {value!r} is not of the type {wanted}")
+        values[key] = value
     return cls(**values)
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Whether a TOML value is of the type that a field is annotated with."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin is Literal:
+        return value in arguments
+    if origin in (Union, UnionType):
+        return any(_fits(value, argument) for argument in arguments)
+    if origin is tuple:
+        return isinstance(value, tuple) and all(_fits(item, arguments[0]) for item in value)
+    if hint in (int, float):
+        return isinstance(value, int | hint) and not isinstance(value, bool)
+    if hint is Path:
+        return isinstance(value, str)
+    return isinstance(value, hint)
 
 
 def load_recipe(cls: type[Recipe], path: str | Path) -> Recipe:

@@ -39,6 +39,9 @@ def test_the_budget_is_the_one_that_is_given_else_the_default():
         ({"batch_size": -1}, "--batch-size -1: must be above 0"),
         ({"warmup": 1.0}, "--warmup 1.0: must be at least 0 and below 1"),
         ({"learning_rate": float("nan")}, "--learning-rate nan: must be above 0"),
+        ({"learning_rate": float("inf")}, "--learning-rate inf: must be above 0"),
+        ({"seed": 2**64}, "--seed 18446744073709551616: must be at least 0"),
+        ({"schedule": "linear"}, "--schedule linear: must be one of cosine"),
     ],
 )
 def test_values_that_cannot_be_meant_are_refused_in_one_line(fields, message):
@@ -52,6 +55,13 @@ def test_values_that_cannot_be_meant_are_refused_in_one_line(fields, message):
     [
         ("learning_rat = 1", "did you mean learning_rate?"),
         ("= 3", "is not TOML"),
+        ("steps = [1]", "steps = (1,) is not of the type int"),
+        ("steps = 2.5", "steps = 2.5 is not of the type int"),
+        ("learning_rate = 'fast'", "is not of the type float"),
+        ("schedule = 'linear'", "schedule = 'linear'"),
+        ("seed = true", "is not of the type int"),
+        ("widths = ['a']", "widths = ('a',)"),
+        ("recipe = 'hi'", "must be a table"),
     ],
 )
 def test_a_recipe_file_with_a_mistake_names_the_file_and_the_mistake(tmp_path, text, message):
