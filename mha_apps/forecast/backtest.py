@@ -20,10 +20,11 @@ from .engine import forecast_origins
 from .inputs import Inputs
 from .linear import LinearPath, thin, whole
 from .model import LEVELS, ForecastModel
-from .plot import plot_forecast, safe_name
+from .plot import plot_forecast, safe_names
 from .predict import MOST_PLOTS, calibration_of, check_frame, draw, forecast_frame, load_model, tail_of, to_long
 from .recipe import ForecastRecipe
 from .report import write_report
+from .sample import resolve
 from .trainer import align, load_frame, make_inputs
 from .trees import MOST_ROWS, Trees
 from .windows import centre
@@ -76,8 +77,13 @@ def examine(
         InputError: the CSV has no row after those that training saw.
     """
     run, model = load_model(run, held_out=True)
-    source = str(csv) if csv is not None else str(run.config["recipe"]["csv"])
-    frame = check_frame(model, load_frame(source, run.recipe(ForecastRecipe)), source)
+    recipe = run.recipe(ForecastRecipe)
+    source = str(csv) if csv is not None else recipe.csv
+    if csv is None and not resolve(source).exists():
+        raise InputError(
+            f"{source}: the data of the run is not there any more; say where it is, as backtest RUN CSV does"
+        )
+    frame = check_frame(model, load_frame(source, recipe), source)
     unknown = [str(name) for name in frame.columns if str(name) not in model.series]
     if unknown:
         raise InputError(f"{source}: column {unknown[0]!r} is not among the series of the run; leave it out")
@@ -89,8 +95,9 @@ def examine(
         )
     result = evaluate(model, frame, start, trees=trees)
     if plots:
+        files = safe_names(result.figures)
         for name, figure in result.figures.items():
-            figure.savefig(run.plots_dir / f"backtest-{safe_name(name)}.png", dpi=110)
+            figure.savefig(run.plots_dir / f"backtest-{files[name]}.png", dpi=110)
         final = load_model(run)[1]
         rows = tail_of(final)
         forecasts = draw(rows, forecast_frame(final, rows, levels=(80, 95)), final.horizon)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 import numpy as np
 import pandas as pd
@@ -11,12 +12,27 @@ from matplotlib.figure import Figure
 
 from mha_apps.training.report import COLOURS
 
-__all__ = ["plot_forecast", "safe_name"]
+__all__ = ["plot_forecast", "safe_names"]
+
+LONGEST_NAME = 100  # bytes; file systems end a file name at 255, some encrypted ones at 143
 
 
-def safe_name(name: str) -> str:
-    """A sensor's name as part of a file name."""
-    return re.sub(r"[^\w.-]+", "_", name).strip("_") or "series"
+def safe_names(names: Iterable[str]) -> dict[str, str]:
+    """For each sensor's name a part of a file name: short enough for any file system, and no two alike.
+
+    Two names that would share a file, on a file system that takes no account of case either, get a number.
+    """
+    found: dict[str, str] = {}
+    taken: set[str] = set()
+    for name in names:
+        text = re.sub(r"[^\w.-]+", "_", name).strip("_") or "series"
+        text = text.encode()[:LONGEST_NAME].decode(errors="ignore")
+        unique, again = text, 2
+        while unique.casefold() in taken:
+            unique, again = f"{text}-{again}", again + 1
+        taken.add(unique.casefold())
+        found[name] = unique
+    return found
 
 
 def plot_forecast(
@@ -48,7 +64,8 @@ def plot_forecast(
     locator = AutoDateLocator(tz=when.tz)
     axes.xaxis.set_major_locator(locator)
     axes.xaxis.set_major_formatter(ConciseDateFormatter(locator, tz=when.tz))
-    axes.set_title(title, loc="left")
+    # A name may hold a $, which is no formula, and may be wider than the picture.
+    axes.set_title(title if len(title) <= 80 else f"{title[:79]}\N{HORIZONTAL ELLIPSIS}", loc="left", parse_math=False)
     axes.set_ylabel(unit)
     axes.grid(alpha=0.3)
     axes.legend(loc="upper left", fontsize="small", ncols=4, frameon=False)

@@ -17,7 +17,7 @@ from .conformal import Calibration, bounds
 from .engine import forecast_origins
 from .inputs import Inputs
 from .model import ForecastModel
-from .plot import plot_forecast, safe_name
+from .plot import plot_forecast, safe_names
 from .recipe import ForecastRecipe
 from .trainer import HELD_OUT, align, follow_rows, load_frame, make_inputs
 
@@ -90,8 +90,10 @@ def predict(
         follow_rows(model, frame)
     table = forecast_frame(model, frame, levels=levels)
     if plots:
-        for name, figure in draw(frame, table, model.horizon).items():
-            figure.savefig(run.plots_dir / f"forecast-{safe_name(name)}.png", dpi=110)
+        figures = draw(frame, table, model.horizon)
+        files = safe_names(figures)
+        for name, figure in figures.items():
+            figure.savefig(run.plots_dir / f"forecast-{files[name]}.png", dpi=110)
     return table
 
 

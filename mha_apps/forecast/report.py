@@ -27,7 +27,8 @@ def write_report(run: Run, *, forecasts: dict[str, Figure], found: Backtest | No
     """
     summary = run.summary()
     plan = summary["plan"]
-    report = Report(f"Forecast of {run.config['recipe']['csv']}, {run.config['recipe']['horizon']} rows ahead")
+    recipe = run.config["recipe"]
+    report = Report(f"Forecast of {Path(recipe['csv']).name}, {recipe['horizon']} rows ahead")
     report.heading("What was learned").text(_learned(summary))
     report.table(
         _components(summary), "Gain of each component on rolling folds of the training rows and on validation."

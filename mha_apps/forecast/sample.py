@@ -7,7 +7,7 @@ from pathlib import Path
 
 from mha_apps.errors import InputError
 
-__all__ = ["SAMPLE", "resolve"]
+__all__ = ["SAMPLE", "locate", "resolve"]
 
 SAMPLE = "sample"
 _FILE = "weather_jfk_2013.csv"
@@ -23,3 +23,9 @@ def resolve(csv: str | Path) -> Path:
         if (folder / _FILE).is_file():
             return folder / _FILE
     raise InputError(f"{_FILE}: the embedded sample is not installed with {package}; give the path of a CSV")
+
+
+def locate(csv: str | Path) -> str:
+    """What a run records of its CSV, so that it is found from any folder: the absolute path, or ``sample``."""
+    embedded = str(csv) == SAMPLE and not Path(csv).is_file()
+    return SAMPLE if embedded else str(Path(csv).absolute())

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-import tempfile
+import os
+import shutil
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from mha_apps.errors import InputError
 from mha_apps.training import Interrupted, Run, Task, fit, resolve_device, resolve_precision, seed_everything
 
 from .conformal import Calibration, scores
@@ -24,7 +26,7 @@ from .model import LEVELS, ForecastModel
 from .plan import Plan, make_plan
 from .reading import ReadOptions, read_sensor_csv
 from .recipe import ForecastRecipe
-from .sample import resolve
+from .sample import locate, resolve
 from .selection import judge, rolling_folds
 from .windows import Scaler, Windows
 
@@ -32,6 +34,8 @@ __all__ = ["load_frame", "train"]
 
 HELD_OUT = "heldout"
 """Folder in the run with the model that never saw the test block, which backtests use."""
+ASIDE = "folds"
+"""Folder in the run for trainings that only serve a choice; gone when training ends, or when it is resumed."""
 GATE_RATE = 10.0
 MOST_FOLLOWED = 2000  # origins
 VALIDATION_ORIGINS = 192  # origins in a validation during training; the choice afterwards uses every one
@@ -70,12 +74,14 @@ def train(
     if recipe is None:
         recipe = opened.recipe(ForecastRecipe) if opened is not None else ForecastRecipe(csv="sample")
     recipe.check()
+    recipe = replace(recipe, csv=locate(recipe.csv))
     path = resolve(recipe.csv)
     frame = load_frame(path, recipe)
     plan = make_plan(frame, recipe, source=str(path))
     resolve_precision(recipe.precision, resolve_device(recipe.device))
     run = opened or Run.create(out, recipe, "forecast", force=force)
     run.begin()
+    _clear_aside(run)
 
     summary, model, held_out = prepare(frame, plan, recipe, run)
     if held_out is not None:
@@ -139,12 +145,21 @@ def refit(
 
 def _fit_aside(task: Task, recipe: ForecastRecipe, run: Run) -> None:
     """Train in a folder that is gone afterwards; who is interrupted here resumes the run itself."""
-    with tempfile.TemporaryDirectory(dir=run.path) as folder:
-        try:
-            fit(task, recipe, Run.create(Path(folder) / "aside", recipe, "forecast"))
-        except Interrupted:
-            step = int(run.summary().get("steps", 0))
-            raise Interrupted(run, step) from None
+    try:
+        fit(task, recipe, Run.create(run.path / ASIDE, recipe, "forecast", force=True))
+    except Interrupted:
+        step = int(run.summary().get("steps", 0))
+        raise Interrupted(run, step) from None
+    except InputError as error:
+        raise InputError(str(error).replace(str(run.path / ASIDE), str(run.path))) from error
+    finally:
+        _clear_aside(run)
+
+
+def _clear_aside(run: Run) -> None:
+    """Remove what a training aside has left, one that was killed too; under several processes the first does it."""
+    if int(os.environ.get("RANK", "0")) == 0:
+        shutil.rmtree(run.path / ASIDE, ignore_errors=True)
 
 
 def follow_rows(model: ForecastModel, frame: pd.DataFrame) -> int:

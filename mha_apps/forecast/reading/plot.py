@@ -71,11 +71,12 @@ def _panels(series: list[tuple[str, np.ndarray, np.ndarray]], report: ReadingRep
         unit = units.get(name)
         share = 1 - np.isfinite(values).mean()
         label = name if not unit or unit in name else f"{name} [{unit}]"
-        axis.set_title(f"{label[:80]}   {share:.1%} missing" if share else label[:80], loc="left", fontsize=9)
+        title = f"{label[:80]}   {share:.1%} missing" if share else label[:80]
+        axis.set_title(title, loc="left", fontsize=9, parse_math=False)  # a $ in a name is no formula
         axis.tick_params(labelsize=8)
         axis.margins(x=0.01)
         axis.spines[["top", "right"]].set_visible(False)
-    figure.suptitle(_title(report), fontsize=10)
+    figure.suptitle(_title(report), fontsize=10, parse_math=False)
     return figure
 
 
@@ -168,5 +169,7 @@ def _map(series: list[tuple[str, np.ndarray, np.ndarray]], report: ReadingReport
         axis.set_yticks(np.arange(len(series)) + 0.5, [name[:30] for name, _, _ in series], fontsize=7)
     else:
         axis.set_ylabel(f"{len(series):,} series")
-    axis.set_title(_title(report).replace("shaded: missing", "dark: measured, pale: missing"), fontsize=10)
+    axis.set_title(
+        _title(report).replace("shaded: missing", "dark: measured, pale: missing"), fontsize=10, parse_math=False
+    )
     return figure
