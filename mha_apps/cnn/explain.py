@@ -16,6 +16,7 @@ from mha_apps.cnn.models import GatedCNN
 from mha_apps.cnn.surgery import find_gates
 from mha_apps.errors import InputError
 from mha_apps.images.augment import normalize
+from mha_apps.images.picture import picture_path, save_picture, visible
 from mha_apps.training.run import Run
 
 if TYPE_CHECKING:
@@ -193,8 +194,8 @@ def _verdict(model: GatedCNN, predicted: Tensor, label: str | None) -> str:
 
 
 def _show_image(axes: Any, image: Tensor) -> None:
-    pixels = image.permute(1, 2, 0).cpu().numpy()
-    axes.imshow(pixels[..., 0] if pixels.shape[-1] == 1 else pixels, cmap="gray", vmin=0, vmax=255)
+    pixels, colours = visible(image)
+    axes.imshow(pixels, **colours)
     axes.set_xticks([])
     axes.set_yticks([])
 
@@ -235,6 +236,9 @@ def explain(
     Returns:
         `plot`, the path of the picture, and `gates`, a row each: the place, the kind, and the mean, smallest and
         largest factor of its channels and of its places over these images.
+
+    Raises:
+        InputError: no run in the folder; `out` is no name of a PNG; the images cannot be used.
     """
     from mha_apps.cnn.recipe import CnnRecipe
     from mha_apps.cnn.train import load_model
@@ -243,6 +247,7 @@ def explain(
     run = run if isinstance(run, Run) else Run.open(run, "cnn")
     if count < 1:
         raise InputError(f"--count {count}: must be at least 1")
+    path = picture_path(out, run, "gates.png")
     model = load_model(run)
     height, width = model.image_size
     source = data or run.recipe(CnnRecipe).data
@@ -251,8 +256,7 @@ def explain(
     pixels = images.images[chosen]
     maps = gate_maps(model.backbone, normalize(pixels, model.mean, model.std))
     labels = [images.classes[number] for number in images.labels[chosen].tolist()]
-    path = Path(out) if out is not None else run.plots_dir / "gates.png"
-    plot_gates(model, pixels, labels=labels).savefig(path, dpi=130)
+    save_picture(plot_gates(model, pixels, labels=labels), path, dpi=130)
     gates = find_gates(model.backbone)
     rows = []
     for place, parts in maps.items():

@@ -12,9 +12,8 @@ from mha_apps.cnn.models import GatedCNN, backbone, model_channels
 from mha_apps.cnn.recipe import CnnRecipe
 from mha_apps.cnn.surgery import gate_parameters
 from mha_apps.errors import InputError
-from mha_apps.images.classify import classification_task, load_for_training, predict_probabilities
-from mha_apps.images.evaluate import evaluate_classifier, plot_confusion
-from mha_apps.images.source import ImageSet, load, with_classes
+from mha_apps.images.classify import classification_task, evaluate_model, load_for_training
+from mha_apps.images.source import ImageSet
 from mha_apps.training import files
 from mha_apps.training.device import resolve_device, resolve_precision
 from mha_apps.training.loop import fit
@@ -97,13 +96,20 @@ def _load_backbone(model: GatedCNN, folder: Path) -> None:
     path = Run.open(folder, "cnn").model_dir / "model.safetensors"
     if not path.is_file():
         raise InputError(f"{path}: is missing; that run has not got as far as its first validation")
-    weights = load_file(path)
+    try:
+        weights = load_file(path)
+    except Exception as error:  # safetensors raises its own, and OSError
+        raise InputError(f"{path}: is damaged ({error}); restore it or train that run again") from error
     known = model.state_dict()
     shared = {key: value for key, value in weights.items() if ".attention_gate." not in key or key in known}
     try:
         model.load_state_dict(shared)
     except RuntimeError as error:
-        raise InputError(f"{path}: does not fit {model.model_name}: {error}") from error
+        reason = " ".join(str(error).split())
+        reason = reason if len(reason) <= 300 else f"{reason[:300]} ..."
+        raise InputError(
+            f"{path}: does not fit {model.model_name} ({reason}); give the --model, --data and --image-size of that run"
+        ) from error
 
 
 def load_model(run: Run | str | Path) -> GatedCNN:
@@ -136,34 +142,19 @@ def evaluate(
         device, precision, batch_size: how it is computed.
 
     Returns:
-        What `evaluate_classifier` returns (`top1` and more), with `model`, `gate`, `data`, `split`, `skipped`,
-        `flip_average` and `plot`.
+        `model`, `gate`, and what `mha_apps.images.classify.evaluate_model` returns (`top1` and more).
     """
     run = run if isinstance(run, Run) else Run.open(run, "cnn")
     model = load_model(run)
     data = data or run.recipe(CnnRecipe).data
-    height, width = model.image_size
-    images = with_classes(load(data, split, image_size=(height, width), channels=model.channels), model.classes)
-    probabilities = predict_probabilities(
+    result = evaluate_model(
         model,
-        images.images,
-        mean=model.mean,
-        std=model.std,
+        run,
+        data,
+        split=split,
+        flip_average=flip_average,
         device=device,
         precision=precision,
         batch_size=batch_size,
-        flip_average=flip_average,
     )
-    result = evaluate_classifier(probabilities, images.labels, model.classes)
-    plot = run.plots_dir / f"confusion-{split}.png"
-    plot_confusion(result["confusion"], model.classes).savefig(plot, dpi=120)
-    return {
-        "model": model.model_name,
-        "gate": model.gate,
-        "data": data,
-        "split": split,
-        "skipped": images.skipped,
-        "flip_average": flip_average,
-        **result,
-        "plot": str(plot),
-    }
+    return {"model": model.model_name, "gate": model.gate, **result}

@@ -2,6 +2,7 @@ from .augment import Augmentation as Augmentation
 from .augment import crop_and_flip as crop_and_flip
 from .augment import normalize as normalize
 from .classify import classification_task as classification_task
+from .classify import evaluate_model as evaluate_model
 from .classify import load_for_training as load_for_training
 from .classify import predict_probabilities as predict_probabilities
 from .decode import Unreadable as Unreadable

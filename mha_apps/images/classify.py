@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -11,14 +12,17 @@ from torch import Tensor, nn
 
 from mha_apps.errors import InputError
 from mha_apps.images.augment import Augmentation, normalize
+from mha_apps.images.evaluate import evaluate_classifier, plot_confusion
+from mha_apps.images.picture import save_picture
 from mha_apps.images.recipe import ImageRecipe
 from mha_apps.images.source import ImageSet, load, with_classes
 from mha_apps.training.device import autocast, resolve_device, resolve_precision
+from mha_apps.training.run import Run
 
 if TYPE_CHECKING:
     from mha_apps.training.loop import Task
 
-__all__ = ["classification_task", "load_for_training", "predict_probabilities"]
+__all__ = ["classification_task", "evaluate_model", "load_for_training", "predict_probabilities"]
 
 
 def load_for_training(
@@ -61,10 +65,14 @@ def classification_task(
     Pixels stay bytes until they are on the device; the augmentation is drawn on the CPU and applied on the device.
     The weights with the best top-1 accuracy on the validation images are kept; of fewer than a thousand images, which
     many epochs classify equally well, those with the least loss.
+
+    Raises:
+        InputError: the model cannot be trained on images of this size in batches of this size.
     """
     from mha_apps.training.loop import Task  # takes two seconds to import, and prediction does without it
 
     augmentation = Augmentation(train, recipe, mean=mean, std=std)
+    _try(model, train, recipe)
 
     def loss(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
         images, targets = augmentation.apply(batch)
@@ -90,6 +98,79 @@ def classification_task(
         mode="max" if len(validation) >= 1000 else "min",
         parameters=parameters,
     )
+
+
+def _try(model: nn.Module, train: ImageSet, recipe: ImageRecipe) -> None:
+    """One pass of the smallest batch that an optimiser step is made of, through a copy and before anything is written.
+
+    Networks refuse small images, and batch norms a single value, with errors of their own in the midst of a training.
+    """
+    pieces = torch.arange(min(recipe.batch_size, len(train))).chunk(recipe.accumulate)
+    count = min(len(piece) for piece in pieces)
+    try:
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            copy.deepcopy(model).train()(torch.zeros(count, train.channels, *train.image_size))
+    except Exception as error:  # whatever a network out of some library raises
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        height, width = train.image_size
+        few, remedy = (f"{count} images", "") if count > 1 else ("1 image", " or a larger --batch-size")
+        raise InputError(
+            f"{recipe.data}: the model cannot be trained on {few} of {height}x{width} at a time ({reason}); "
+            f"set --image-size{remedy}"
+        ) from error
+
+
+def evaluate_model(
+    model: Any,
+    run: Run,
+    data: str,
+    *,
+    split: Literal["test", "validation", "all"] = "test",
+    flip_average: bool = False,
+    device: str = "auto",
+    precision: str = "auto",
+    batch_size: int = 256,
+) -> dict[str, Any]:
+    """How good a run's model is on images that it was not trained on; the confusion matrix goes into the run's plots.
+
+    Args:
+        model: a classifier with ``image_size``, ``channels``, ``classes``, ``mean`` and ``std``.
+        run: where the plot goes.
+        data: an image source.
+        split: ``test``; ``all`` takes every image of a source without splits.
+        flip_average: average the logits of each image with those of its mirror image. Stated in the result.
+        device, precision, batch_size: see :func:`predict_probabilities`.
+
+    Returns:
+        what :func:`mha_apps.images.evaluate_classifier` returns, with ``data``, ``split``, ``skipped``,
+        ``flip_average`` and ``plot``.
+
+    Raises:
+        InputError: the images cannot be used, or have classes that the model does not know.
+    """
+    height, width = model.image_size
+    images = with_classes(load(data, split, image_size=(height, width), channels=model.channels), model.classes)
+    probabilities = predict_probabilities(
+        model,
+        images.images,
+        mean=model.mean,
+        std=model.std,
+        device=device,
+        precision=precision,
+        batch_size=batch_size,
+        flip_average=flip_average,
+    )
+    result = evaluate_classifier(probabilities, images.labels, model.classes)
+    plot = run.path / "plots" / f"confusion-{split}.png"
+    save_picture(plot_confusion(result["confusion"], model.classes), plot)
+    return {
+        "data": data,
+        "split": split,
+        "skipped": images.skipped,
+        "flip_average": flip_average,
+        **result,
+        "plot": str(plot),
+    }
 
 
 @torch.inference_mode()

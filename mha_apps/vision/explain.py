@@ -17,7 +17,7 @@ from mha_apps.attention import AttentionMaps, head_statistics, record_attention,
 from mha_apps.errors import InputError
 from mha_apps.images.augment import normalize
 from mha_apps.images.decode import Unreadable, decode_all
-from mha_apps.training.files import disk_errors
+from mha_apps.images.picture import picture_path, save_picture, visible
 from mha_apps.training.run import Run
 from mha_apps.vision.model import ViT, load_model
 from mha_apps.vision.predict import find_images
@@ -113,9 +113,10 @@ def explain_files(
         ``left_out``, how many images were beyond the limit.
 
     Raises:
-        InputError: no image that can be read; no run in the folder.
+        InputError: no image that can be read; no run in the folder; ``out`` is no name of a PNG.
     """
     run = run if isinstance(run, Run) else Run.open(run, "vit")
+    target = picture_path(out, run, "explanation.png")
     model = load_model(run)
     files = find_images(inputs)
     chosen = files[:limit]
@@ -126,9 +127,7 @@ def explain_files(
         raise InputError(f"{chosen[0]}: {skipped[0]['reason']}; none of {len(chosen)} images can be read, name others")
     explanation = explain(model, torch.from_numpy(np.stack([image for _, image in good])))
     statistics = head_statistics(explanation.maps)
-    target = Path(out) if out is not None else run.plots_dir / "explanation.png"
-    with disk_errors(target):
-        plot_explanation(explanation, model.classes, heads=heads).savefig(target, dpi=120)
+    save_picture(plot_explanation(explanation, model.classes, heads=heads), target)
     probability, number = explanation.probabilities.max(dim=1)
     answers = zip(good, probability.tolist(), number.tolist(), strict=True)
     return {
@@ -169,11 +168,10 @@ def plot_explanation(
     count, height, width = len(explanation.images), *explanation.images.shape[2:]
     figure = Figure(figsize=(1.9 * (1 + len(maps)), 2.15 * count), layout="constrained")
     for row, axes in enumerate(figure.subplots(count, 1 + len(maps), squeeze=False)):
-        picture = explanation.images[row].permute(1, 2, 0).numpy()
-        grey = {"cmap": "gray", "vmin": 0, "vmax": 255} if picture.shape[2] == 1 else {}
+        picture, colours = visible(explanation.images[row])
         for column, ax in enumerate(axes):
             ax.set_axis_off()
-            ax.imshow(picture, **grey)
+            ax.imshow(picture, **colours)
             if column:
                 name, values = maps[column - 1]
                 large = F.interpolate(values[row][None, None], (height, width), mode="bicubic")[0, 0]

@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from mha_apps.errors import InputError
-from mha_apps.images.classify import classification_task, load_for_training, predict_probabilities
-from mha_apps.images.evaluate import evaluate_classifier, plot_confusion
-from mha_apps.images.source import ImageSet, load, with_classes
+from mha_apps.images.classify import classification_task, evaluate_model, load_for_training
+from mha_apps.images.source import ImageSet
 from mha_apps.training.device import resolve_device, resolve_precision
 from mha_apps.training.loop import fit
 from mha_apps.training.random import seed_everything
@@ -146,32 +145,18 @@ def evaluate(
         flip_average: average the logits of each image with those of its mirror image. Stated in the result.
 
     Returns:
-        what :func:`mha_apps.images.evaluate_classifier` returns, with ``data``, ``split``, ``skipped``,
-        ``flip_average`` and ``plot``.
+        see :func:`mha_apps.images.classify.evaluate_model`.
     """
     run = run if isinstance(run, Run) else Run.open(run, "vit")
     model = load_model(run)
     data = data or run.recipe(VitRecipe).data
-    images = load(data, split, image_size=model.image_size, channels=model.channels)
-    images = with_classes(images, model.classes)
-    probabilities = predict_probabilities(
+    return evaluate_model(
         model,
-        images.images,
-        mean=model.mean,
-        std=model.std,
+        run,
+        data,
+        split=split,
+        flip_average=flip_average,
         device=device,
         precision=precision,
         batch_size=batch_size,
-        flip_average=flip_average,
     )
-    result = evaluate_classifier(probabilities, images.labels, model.classes)
-    plot = run.plots_dir / f"confusion-{split}.png"
-    plot_confusion(result["confusion"], model.classes).savefig(plot, dpi=120)
-    return {
-        "data": data,
-        "split": split,
-        "skipped": images.skipped,
-        "flip_average": flip_average,
-        **result,
-        "plot": str(plot),
-    }

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 import subprocess
 import sys
 from typing import get_args
@@ -16,6 +17,7 @@ from mha_apps.cnn.recipe import GateName
 from mha_apps.cnn.surgery import GATES, gate_parameters
 from mha_apps.cnn.train import build
 from mha_apps.errors import InputError
+from mha_apps.images.classify import classification_task
 from mha_apps.images.source import load
 from mha_apps.training.run import Run
 
@@ -230,3 +232,44 @@ def test_there_must_be_gates_to_look_at():
         grad_cam(model.backbone, torch.zeros(1, 3, 32, 32), "fc")
     with pytest.raises(InputError, match="layer 'layer9' is none"):
         grad_cam(model.backbone, torch.zeros(1, 3, 32, 32), "layer9")
+
+
+# What people hand over
+
+
+@pytest.mark.parametrize("name", ["gates", "gates.csv", "folder.png"])
+def test_a_picture_is_written_where_it_was_asked_for_or_not_at_all(run, tmp_path, name):
+    (tmp_path / "folder.png").mkdir()
+    with pytest.raises(InputError, match=r"--out .*; name the picture to write, such as gates.png"):
+        explain(run, count=1, out=tmp_path / name)
+    assert [path.name for path in tmp_path.iterdir()] == ["folder.png"]
+
+
+def test_the_folder_of_a_picture_is_made(run, tmp_path):
+    result = explain(run, count=1, out=tmp_path / "new" / "gates.png")
+    assert result["plot"] == str(tmp_path / "new" / "gates.png")
+    assert (tmp_path / "new" / "gates.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_weights_that_were_cut_short_are_named(run, tmp_path):
+    other = Run(shutil.copytree(run.path, tmp_path / "cut"))
+    file = other.model_dir / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-1000])
+    with pytest.raises(InputError, match=r"model.safetensors: is damaged"):
+        build(CnnRecipe(model="resnet8", weights=str(other.path)), load("digits", "train"))
+
+
+def test_batch_norms_that_see_one_value_are_refused_before_anything_is_written(tmp_path):
+    recipe = CnnRecipe(**QUICK | {"model": "resnet18", "batch_size": 2, "accumulate": 2})
+    with pytest.raises(InputError, match=r"1 image of 8x8 at a time .* larger --batch-size"):
+        train(recipe, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_smallest_batch_that_trains_is_not_refused():
+    recipe = CnnRecipe(**QUICK | {"batch_size": 1})
+    training = load("digits", "train")
+    model = build(recipe, training)
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    classification_task(model, training, training, recipe, mean=model.mean, std=model.std)
+    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
