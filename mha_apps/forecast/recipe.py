@@ -69,6 +69,8 @@ class ForecastRecipe(ReadOptions, TrainingRecipe):
         """Raise :class:`InputError` for a value that cannot be meant."""
         TrainingRecipe.check(self)
         ReadOptions.check(self)
+        if self.layout == "long":
+            raise InputError("--layout long: a forecaster reads a table with a column for each sensor; leave it out")
         for name in ("horizon", "look_back", "dim", "heads", "layers", "members", "window"):
             self.require(name, least=1)
         for name in ("validation", "calibration"):

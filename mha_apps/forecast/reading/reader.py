@@ -72,7 +72,8 @@ def read_sensor_csv(
     readings = [_read(source, told) for source in gather(path)]
     blocks = _blocks(readings)
     laid = lay(blocks, told)
-    frame, layout = frame_of(laid, told)
+    more = f" and {len(readings) - 1} more" if len(readings) > 1 else ""
+    frame, layout = frame_of(laid, told, readings[0].source.name + more)
     return frame, _report(path, readings, blocks, laid, frame, layout, told)
 
 

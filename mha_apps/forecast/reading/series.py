@@ -355,8 +355,8 @@ def _aggregated(block: Block, order: np.ndarray, told: ReadOptions) -> list[Part
     return parts
 
 
-def frame_of(laid: Laid, told: ReadOptions) -> tuple[pd.DataFrame, str]:
-    """The frame, wide or long, and its layout.
+def frame_of(laid: Laid, told: ReadOptions, where: str) -> tuple[pd.DataFrame, str]:
+    """The frame, wide or long, and its layout; ``where`` names what was read in messages.
 
     Raises:
         InputError: if a wide frame was asked for and the sensors' steps differ.
@@ -368,9 +368,10 @@ def frame_of(laid: Laid, told: ReadOptions) -> tuple[pd.DataFrame, str]:
     if len(steps) > 1:
         groups = "; ".join(f"{len(members)} at {name}" for (name, _), members in list(steps.items())[:5])
         if told.layout == "wide":
+            coarsest = max((part.grid.step for part in laid.parts), key=lambda step: step.approximate)
             raise InputError(
-                f"--layout wide: the sensors are on different grids ({groups}); join them with --freq and --aggregate, "
-                "or leave --layout out"
+                f"{where}: the sensors are on different grids ({groups}), and a table with a column for each has one; "
+                f"join them with --freq and --aggregate (as in --freq {coarsest.name} --aggregate mean)"
             )
         laid.notes.append(
             f"sensors are on different grids ({groups}); long layout, each on its own "
@@ -386,7 +387,10 @@ def frame_of(laid: Laid, told: ReadOptions) -> tuple[pd.DataFrame, str]:
         laid.notes.append(f"long layout: a wide frame would have {cells} cells for {used}")
         return _long(laid), "long"
     if told.layout == "wide" and cells > 200_000_000:
-        raise InputError(f"--layout wide: a wide frame would have {cells} cells for {used}; drop --layout wide")
+        raise InputError(
+            f"{where}: a table with a column for each sensor would have {cells} cells for {used} values; give a coarser "
+            "step with --freq and --aggregate, or read fewer sensors"
+        )
     grid = laid.parts[0].grid
     index = grid.index(low, high, laid.zone)
     if len(laid.parts) == 1:

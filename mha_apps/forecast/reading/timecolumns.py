@@ -71,6 +71,8 @@ def find_times(table: Table, options: ReadOptions) -> Times:
                 break
             return _with_zone(look, times)
     line = table.header or 1
+    if table.header is None and look.only_words():
+        raise InputError(f"{table.source}, line {line}: names of columns and no row of data; export the file again")
     clock = next((k for k in range(len(table.names)) if look.clock_share(k) > 0.6), None)
     if clock is not None:
         raise InputError(
@@ -174,6 +176,11 @@ class _Look:
                 )
                 self._samples[k] = [text for text in column.take(pa.array(rows)).to_pylist() if text]
         return self._samples[k]
+
+    def only_words(self) -> bool:
+        """Whether the table is a line or two of words, in which no cell begins like a number."""
+        cells = [text for k in self.columns for text in self.sample(k)]
+        return self.table.count <= 3 and bool(cells) and not any(re.match(r"[+-]?[.,]?\d", cell) for cell in cells)
 
     def numeric(self, k: int) -> bool:
         sample = self.sample(k)
