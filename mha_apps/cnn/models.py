@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,6 +11,7 @@ import torch.nn.functional as F
 from huggingface_hub import PyTorchModelHubMixin
 from torch import Tensor, nn
 
+from mha_apps.cnn.places import nearest
 from mha_apps.cnn.surgery import GateTable, Placement, gate_parameters, plug, rearm
 from mha_apps.errors import InputError
 
@@ -132,9 +132,8 @@ def _library(name: str) -> tuple[str, str]:
 
     if timm.is_model(short) and prefix in ("", "timm"):
         return "timm", short
-    near = difflib.get_close_matches(short, [*CIFAR_RESNETS, SMALL_STEM, *theirs, *timm.list_models()], n=4)
-    hint = f"; the nearest are {', '.join(near)}" if near else "; see timm.list_models()"
-    raise InputError(f"model {name!r} is unknown{hint}")
+    near = nearest(short, [*CIFAR_RESNETS, SMALL_STEM, *theirs, *timm.list_models()])
+    raise InputError(f"model {name!r} is unknown; the nearest are {', '.join(near)}")
 
 
 def _torchvision(name: str, classes: int, channels: int, pretrained: bool) -> nn.Module:

@@ -16,7 +16,7 @@ from torch import nn
 from mha_apps.cnn.dataflow import ADDITIONS, MULTIPLICATIONS, POOLS, SPLITS, Flow, Value, is_product
 from mha_apps.errors import InputError
 
-__all__ = ["Places", "Where", "choose"]
+__all__ = ["Places", "Where", "choose", "nearest"]
 
 Where = str | Sequence[str] | Callable[[str, nn.Module], bool]
 
@@ -243,7 +243,7 @@ class _Chooser:
         for pattern in [where] if isinstance(where, str) else where:
             found = [path for path in paths if fnmatch.fnmatchcase(path, pattern)]
             if not found:
-                near = difflib.get_close_matches(pattern, paths, n=4, cutoff=0.4)
+                near = nearest(pattern, [path for path in paths if path and self.objection(path) is None])
                 hint = f"; the nearest are {', '.join(near)}" if near else ""
                 raise InputError(f"where={pattern!r} matches no module{hint}")
             chosen += [path for path in found if path not in chosen]
@@ -274,6 +274,16 @@ def _main_input(value: Value) -> Value | None:
         same = [source for source in candidates if source.shape == value.shape]
         candidates = same if value.operation in MULTIPLICATIONS else []
     return candidates[0] if len(candidates) == 1 else None
+
+
+def nearest(name: str, known: Iterable[str], count: int = 4) -> list[str]:
+    """The known names most like `name`, the best first: those that hold it or begin alike before others, never none."""
+
+    def likeness(other: str) -> tuple[bool, float]:
+        held = name.lower() in other.lower() or other.lower() in name.lower()
+        return held, difflib.SequenceMatcher(None, name.lower(), other.lower()).ratio()
+
+    return sorted(dict.fromkeys(known), key=likeness, reverse=True)[:count]
 
 
 def _describe(where: Where) -> str:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 
 from mha_apps.cnn.gates import Start
 from mha_apps.cnn.models import GatedCNN, backbone
@@ -13,8 +14,12 @@ from mha_apps.cnn.places import Where
 from mha_apps.cnn.surgery import plug
 from mha_apps.cnn.verify import outputs
 from mha_apps.errors import InputError
+from mha_apps.training.files import disk_errors
 
 __all__ = ["plug_named"]
+
+#: Pixels; one feature map of 64 channels at half of it takes half a gigabyte for the two images that are compared.
+LARGEST_SIDE = 2048
 
 
 def plug_named(
@@ -42,8 +47,16 @@ def plug_named(
         and `folder` if it was saved.
 
     Raises:
-        InputError: see `backbone` and `plug`; a function as `where` cannot be saved.
+        InputError: see `backbone` and `plug`; the network does not take images of that size; `out` is a file, holds
+            something, or cannot be written.
     """
+    if not 1 <= image_size <= LARGEST_SIDE:
+        raise InputError(f"--image-size {image_size}: must be from 1 to {LARGEST_SIDE}")
+    folder = Path(out).expanduser() if out is not None else None
+    if folder is not None and folder.exists():
+        with disk_errors(folder):
+            if not folder.is_dir() or any(folder.iterdir()):
+                raise InputError(f"--out {out}: is a file or not empty; name another folder")
     if isinstance(where, str) and "," in where:
         where = [part.strip() for part in where.split(",")]
     network = backbone(model, classes=1000, pretrained=pretrained)
@@ -52,9 +65,11 @@ def plug_named(
     example = torch.randn(2, 3, image_size, image_size, generator=generator)
     try:
         before = outputs(network, example)
-    except RuntimeError as error:
-        reason = str(error).splitlines()[0]
-        raise InputError(f"{model} does not take images of {image_size}x{image_size} ({reason})") from error
+    except Exception as error:  # the libraries' networks assert, and raise RuntimeError, ValueError and their own
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise InputError(
+            f"model {model!r} does not take images of {image_size}x{image_size} ({reason}); set --image-size"
+        ) from error
     plug(network, gate, where, start, example=example)
     table: Any = network.gates
     result = {
@@ -68,9 +83,7 @@ def plug_named(
         "backbone_parameters": count,
         "largest_change": float((outputs(network, example) - before).abs().max()),
     }
-    if out is not None:
-        if Path(out).is_dir() and any(Path(out).iterdir()):
-            raise InputError(f"{out}: is not empty; name another folder")
+    if folder is not None:
         places = [row.path for row in table]
         saved = GatedCNN(
             model=model,
@@ -81,6 +94,10 @@ def plug_named(
             image_size=(image_size, image_size),
         )
         saved.backbone.load_state_dict(network.state_dict())
-        saved.save_pretrained(out)
+        try:
+            with disk_errors(folder):
+                saved.save_pretrained(folder)
+        except SafetensorError as error:  # which it raises for the errors of the disk, too
+            raise InputError(f"{folder}: cannot be written ({error}); name another folder with --out") from error
         result["folder"] = str(out)
     return result

@@ -10,7 +10,7 @@ from typing import get_args
 import pytest
 import torch
 
-from mha_apps.cnn import CnnRecipe, GatedCNN, evaluate, explain, find_gates, load_model, train
+from mha_apps.cnn import CnnRecipe, GatedCNN, evaluate, explain, find_gates, load_model, plug_named, train
 from mha_apps.cnn.explain import gate_maps, grad_cam, plot_gates
 from mha_apps.cnn.models import CifarResNet, backbone
 from mha_apps.cnn.recipe import GateName
@@ -273,3 +273,25 @@ def test_the_smallest_batch_that_trains_is_not_refused():
     before = {key: value.clone() for key, value in model.state_dict().items()}
     classification_task(model, training, training, recipe, mean=model.mean, std=model.std)
     assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    ("model", "changes", "message"),
+    [
+        ("resnet8", {"image_size": -4}, r"--image-size -4: must be from 1 to"),
+        ("resnet8", {"image_size": 1_000_000}, r"--image-size 1000000: must be from 1 to"),
+        ("vit_b_16", {"image_size": 32}, r"'vit_b_16' does not take images of 32x32 \(.*224.*\); set --image-size"),
+        ("resnet8", {"out": "file"}, r"--out .*file: is a file or not empty"),
+        ("resnet8", {"out": "file/inside"}, r"file/inside: cannot be written"),
+        ("resnet8", {"where": "nope"}, r"'nope' matches no module; the nearest are \w+"),
+        ("xyzzy", {}, r"model 'xyzzy' is unknown; the nearest are \w+, \w+, \w+, \w+$"),
+        ("RESNET18", {}, r"unknown; the nearest are resnet18, "),
+    ],
+)
+def test_plugging_says_what_cannot_be_used(tmp_path, model, changes, message):
+    (tmp_path / "file").touch()
+    changes = {"image_size": 32} | changes
+    if "out" in changes:
+        changes["out"] = tmp_path / changes["out"]
+    with pytest.raises(InputError, match=message):
+        plug_named(model, **changes)
