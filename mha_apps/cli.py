@@ -11,11 +11,14 @@ import contextlib
 import difflib
 import io
 import json
+import math
 import os
 import re
 import shutil
+import signal
 import sys
 import textwrap
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,6 +33,7 @@ from mha_apps.errors import InputError
 from mha_apps.forecast.reading.options import ReadOptions
 from mha_apps.forecast.recipe import ForecastRecipe
 from mha_apps.training.recipe import BUDGETS, TrainingRecipe, load_recipe
+from mha_apps.training.run import Run
 from mha_apps.vision.recipe import VitRecipe
 
 
@@ -152,6 +156,7 @@ class VitPredict(Compute):
     def run(self) -> Answer:
         from mha_apps.vision import predict
 
+        _require_output(self.out, (".csv", ".json"), self.inputs)
         return _table(predict(self.folder, list(self.inputs), top_k=self.top, **self.computing), self.out)
 
 
@@ -223,9 +228,10 @@ class ForecastInspect(Verb):
         from mha_apps.forecast.reading import inspect
         from mha_apps.forecast.sample import resolve
 
-        paths = [resolve(path) for path in self.data]
+        paths = [resolve(path) for path in self.data if path]
         if not paths:
             raise InputError("forecast inspect: name a file, files or a folder; see mha-apps forecast inspect --help")
+        _require_output(self.plot, (".png",), paths)
         plot = self.plot or Path(f"{paths[0].stem}-series.png")
         report = inspect(paths[0] if len(paths) == 1 else paths, options=self.options, plot=plot)
         return Answer(report.to_dict(), report.text(min(shutil.get_terminal_size().columns, 120)))
@@ -260,6 +266,7 @@ class ForecastPredict(Verb):
     def run(self) -> Answer:
         from mha_apps.forecast import predict
 
+        _require_output(self.out, (".csv", ".json"), [self.csv or ""])
         return _table(predict(self.folder, self.csv, levels=self.levels), self.out or self.folder / "forecast.csv")
 
 
@@ -448,6 +455,9 @@ SUBJECTS = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line. Returns the exit code: 0, 2 for input that cannot be used, 130 when interrupted."""
     args = list(sys.argv[1:] if argv is None else argv)
+    if threading.current_thread() is threading.main_thread():
+        # Until a trainer takes over, which saves first, SIGTERM ends as SIGINT does.
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         chosen = _choose(args)
         if isinstance(chosen, str):
@@ -457,7 +467,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         verb = _parse(" ".join(["mha-apps", *words]), verb_class, args[len(words) :])
         with contextlib.redirect_stdout(sys.stderr):  # libraries print; standard output is the answer's alone
             answer = verb.run()
-        print(json.dumps(answer.data, default=str) if verb.json else answer.text, flush=True)
+        print(_json(answer.data) if verb.json else answer.text, flush=True)
         return 0
     except SystemExit:
         return 0  # tyro ends the process once it has made the help text
@@ -473,6 +483,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The reader of a pipe (head, less) had enough; Python would complain again while it closes the stream.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except Exception as error:
+        if "--debug" in args:
+            raise
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        print(
+            f"mha-apps: this should not have happened ({reason}); --debug shows where, please report it",
+            file=sys.stderr,
+        )
+        return 1
 
 
 def _choose(args: list[str]) -> tuple[list[str], type[Verb]] | str:
@@ -515,7 +534,7 @@ def _overview(subject: str | None = None) -> str:
 def _parse(program: str, verb_class: type[Verb], args: list[str]) -> Verb:
     default: Any = tyro.MISSING_NONPROP
     if issubclass(verb_class, Train):
-        base = _base_recipe(verb_class.recipe_class, args)
+        base = _base_recipe(verb_class.recipe_class, program.split()[1], args)
         if base is not None:
             default = verb_class(recipe=base)  # type: ignore[call-arg]
     printed, complaint = io.StringIO(), io.StringIO()
@@ -556,12 +575,11 @@ def _one_line(complaint: str) -> str:
     return re.sub(r"^(Value error|Unrecognized options|Required options|Parsing error)\W+", "", text).rstrip(".; ")
 
 
-def _base_recipe(cls: type[TrainingRecipe], args: list[str]) -> TrainingRecipe | None:
+def _base_recipe(cls: type[TrainingRecipe], kind: str, args: list[str]) -> TrainingRecipe | None:
     """The recipe that ``--recipe`` or ``--resume`` names, which the other flags change."""
-    if resume := _option(args, "--resume"):
-        # Run.open would import torch; the recipe is all that is needed to parse and to show the help.
-        base: TrainingRecipe | None = load_recipe(cls, Path(resume) / "config.toml")
-    elif name := _option(args, "--recipe"):
+    if (resume := _option(args, "--resume")) is not None:
+        base: TrainingRecipe | None = Run.open(resume, kind).recipe(cls)
+    elif (name := _option(args, "--recipe")) is not None:
         base = named_recipe(cls, name)
     else:
         return None
@@ -595,6 +613,21 @@ def _option(args: list[str], name: str) -> str | None:
 # printing --------------------------------------------------------------------------------------------------------
 
 
+def _json(data: Any) -> str:
+    """One JSON object on one line; numbers that JSON does not have (nan, inf) become null."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {str(key): plain(item) for key, item in value.items()}
+        if isinstance(value, list | tuple):
+            return [plain(item) for item in value]
+        if isinstance(value, float):
+            return value if math.isfinite(value) else None
+        return value
+
+    return json.dumps(plain(data), allow_nan=False, default=str)
+
+
 def _short(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
@@ -620,6 +653,18 @@ def _facts(facts: dict[str, Any]) -> Answer:
     return Answer(facts, "\n".join(lines + tables))
 
 
+def _require_output(out: Path | None, suffixes: tuple[str, ...], inputs: Sequence[str | Path]) -> None:
+    """Refuse a file that cannot be written, or that would replace an input, before any work is done."""
+    if out is None:
+        return
+    if out.suffix not in suffixes:
+        raise InputError(f"{out}: must end in {' or '.join(suffixes)}")
+    if out.is_dir() or not out.parent.is_dir():
+        raise InputError(f"{out}: is a folder, or lies in one that does not exist; name a file in an existing folder")
+    if any(out.resolve() == Path(path).resolve() for path in inputs):
+        raise InputError(f"{out}: is an input too and would be replaced; name another file")
+
+
 def _table(frame: Any, out: Path | None) -> Answer:
     """A data frame as text; in full in ``out`` when that is given."""
     rows = json.loads(frame.to_json(orient="records", date_format="iso"))
@@ -627,8 +672,6 @@ def _table(frame: Any, out: Path | None) -> Answer:
         return Answer({"rows": rows}, frame.to_string(index=False))
     from mha_apps.training import files
 
-    if out.suffix not in (".csv", ".json"):
-        raise InputError(f"--out {out}: must end in .csv or .json")
     content = frame.to_csv(index=False) if out.suffix == ".csv" else json.dumps(rows, indent=1)
     files.replace_text(out, content)
     shown = frame.head(10).to_string(index=False)

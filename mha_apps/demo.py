@@ -56,7 +56,11 @@ def demo(out: str | Path = "runs/demo", *, force: bool = False) -> dict[str, Any
 
 def _prepare(out: Path, force: bool) -> None:
     """An empty or absent ``out``; what a demo left there before is removed with ``force`` only."""
+    if out.exists() and not out.is_dir():
+        raise InputError(f"{out}: is a file; name a folder with --out")
     if not out.is_dir() or not any(out.iterdir()):
+        with files.disk_errors(out):
+            out.mkdir(parents=True, exist_ok=True)
         return
     ours = {"vit", "forecast", "cnn", "plots", "report.html"}
     strangers = sorted(path.name for path in out.iterdir() if path.name not in ours)

@@ -196,3 +196,50 @@ def test_inspect_takes_a_negative_number_as_missing(tmp_path, monkeypatch, capsy
     )
     assert main(["forecast", "inspect", "sensor.csv", "--missing", "-1", "--json"]) == 0
     assert last_json(capsys)["cells_used"] == 7
+
+
+def test_an_output_never_replaces_an_input_and_is_refused_before_the_work(runs, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("mine.csv").write_text("precious")
+    before = sorted((runs / "forecast").rglob("*"))
+    for words, expected in (
+        (["forecast", "predict", str(runs / "forecast"), "mine.csv", "--out", "mine.csv"], "is an input too"),
+        (["forecast", "predict", str(runs / "forecast"), "--out", "next.txt"], "must end in .csv or .json"),
+        (["forecast", "predict", str(runs / "forecast"), "--out", "no/next.csv"], "does not exist"),
+        (["forecast", "inspect", "mine.csv", "--plot", "mine.csv"], "must end in .png"),
+        (["vit", "predict", str(runs / "vit"), "mine.csv", "--out", "mine.csv"], "is an input too"),
+    ):
+        assert main(words) == 2
+        assert expected in capsys.readouterr().err
+    assert Path("mine.csv").read_text() == "precious"
+    assert sorted((runs / "forecast").rglob("*")) == before
+
+
+def test_resuming_names_a_run_of_another_kind_and_a_folder_without_one(runs, tmp_path, capsys):
+    assert main(["vit", "train", "--resume", str(runs / "cnn")]) == 2
+    assert "is a run of `cnn`, not of `vit`" in capsys.readouterr().err
+    assert main(["vit", "train", "--resume", str(tmp_path)]) == 2
+    assert "holds no run" in capsys.readouterr().err
+
+
+def test_numbers_that_json_does_not_have_become_null():
+    from mha_apps.cli import _json
+
+    assert json.loads(_json({"a": float("nan"), "b": [float("inf"), 1.5], 3: Path("x")})) == {
+        "a": None,
+        "b": [None, 1.5],
+        "3": "x",
+    }
+
+
+def test_a_fault_of_ours_is_one_line_too(capsys, monkeypatch):
+    import mha_apps.vision
+
+    def fail(*arguments, **settings):
+        raise ZeroDivisionError("division by zero")
+
+    monkeypatch.setattr(mha_apps.vision, "train", fail, raising=False)
+    assert main(["vit", "train"]) == 1
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert "ZeroDivisionError: division by zero" in error
