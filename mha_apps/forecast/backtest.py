@@ -54,10 +54,13 @@ def backtest(
 ) -> dict[str, Any]:
     """What :func:`examine` finds, as one JSON-able dict: the metrics, and the rows of the tables by series and step."""
     found = examine(run, csv, plots=plots, trees=trees)
-    return found.metrics | {
-        "series": found.series.reset_index().to_dict("records"),
-        "steps": found.steps.reset_index().to_dict("records"),
-    }
+    return found.metrics | {"series": _records(found.series), "steps": _records(found.steps)}
+
+
+def _records(table: pd.DataFrame) -> list[dict[str, Any]]:
+    """The rows as dicts; what is unknown, such as the error of a series without a truth, is None and not NaN."""
+    rows = table.reset_index().to_dict("records")
+    return [{str(key): None if pd.isna(value) else value for key, value in row.items()} for row in rows]
 
 
 def examine(
@@ -87,12 +90,7 @@ def examine(
     unknown = [str(name) for name in frame.columns if str(name) not in model.series]
     if unknown:
         raise InputError(f"{source}: column {unknown[0]!r} is not among the series of the run; leave it out")
-    start = int((frame.index.as_unit("ns").asi8 <= int(model.artifacts["known_until"])).sum())
-    if start >= len(frame):
-        raise InputError(
-            f"{source}: no row after {frame.index[-1]}, the last that training saw; "
-            "give newer rows or train with --holdout 0.2"
-        )
+    start = first_unseen(model, frame, source, "give newer rows or train with --holdout 0.2")
     result = evaluate(model, frame, start, trees=trees)
     if plots:
         files = safe_names(result.figures)
@@ -103,6 +101,16 @@ def examine(
         forecasts = draw(rows, forecast_frame(final, rows, levels=(80, 95)), final.horizon)
         write_report(run, forecasts=forecasts, found=result)
     return result
+
+
+def first_unseen(model: ForecastModel, frame: pd.DataFrame, source: str, remedy: str) -> int:
+    """The first row of ``frame`` after those that ``model`` was fitted on; InputError when no value comes there."""
+    start = int((frame.index.as_unit("ns").asi8 <= int(model.artifacts["known_until"])).sum())
+    if start >= len(frame):
+        raise InputError(f"{source}: no row after {frame.index[-1]}, the last that training saw; {remedy}")
+    if not np.isfinite(frame.to_numpy(dtype=np.float64)[start:]).any():
+        raise InputError(f"{source}: no value from {frame.index[start]} on, the rows that training never saw; {remedy}")
+    return start
 
 
 def evaluate(model: ForecastModel, frame: pd.DataFrame, start: int, *, trees: bool = True) -> Backtest:

@@ -16,8 +16,8 @@ from sklearn.exceptions import NotFittedError
 from mha_apps.errors import InputError
 from mha_apps.training import Run
 
-from .backtest import Backtest, evaluate
-from .model import ForecastModel
+from .backtest import Backtest, evaluate, first_unseen
+from .model import ForecastModel, load_folder
 from .plan import make_plan
 from .predict import check_frame, forecast_frame, tail_of
 from .recipe import ForecastRecipe
@@ -155,10 +155,7 @@ class Forecaster(BaseEstimator):
         rows = to_wide(frame) if frame is not None else getattr(self, "_history", None)
         if rows is None:
             raise InputError("backtest: a loaded forecaster does not hold the rows; give the frame")
-        known = int(self.held_out_.artifacts["known_until"])
-        start = int((rows.index.as_unit("ns").asi8 <= known).sum())
-        if start >= len(rows):
-            raise InputError(f"the frame: no row after {rows.index[-1]}, the last that was fitted; set holdout above 0")
+        start = first_unseen(self.held_out_, rows, "the frame", "give newer rows or set holdout above 0")
         return evaluate(self.held_out_, rows, start)
 
     def save(self, path: str | Path) -> Path:
@@ -178,11 +175,14 @@ class Forecaster(BaseEstimator):
         folder = Path(path)
         if not (folder / _PARAMETERS).is_file():
             raise InputError(f"{folder}: holds no forecaster ({_PARAMETERS} is missing); name a folder that save made")
-        content = json.loads((folder / _PARAMETERS).read_text(encoding="utf-8"))
-        forecaster = cls(**content["parameters"])
-        forecaster.facts_ = content["facts"]
-        forecaster.model_ = ForecastModel.from_pretrained(folder / "model")
-        forecaster.held_out_ = ForecastModel.from_pretrained(folder / "heldout")
+        try:
+            content = json.loads((folder / _PARAMETERS).read_text(encoding="utf-8"))
+            forecaster = cls(**content["parameters"])
+            forecaster.facts_ = content["facts"]
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise InputError(f"{folder / _PARAMETERS}: cannot be read ({error}); save the forecaster again") from error
+        forecaster.model_ = load_folder(folder / "model", "save the forecaster again")
+        forecaster.held_out_ = load_folder(folder / "heldout", "save the forecaster again")
         return forecaster
 
     def _fitted(self) -> ForecastModel:

@@ -8,11 +8,14 @@ time (as in Zhang and Yan 2023, "Crossformer"). The quantiles are a median and p
 
 from __future__ import annotations
 
+import contextlib
 import inspect
+import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import torch
 from einops import rearrange
 from huggingface_hub import PyTorchModelHubMixin
@@ -20,11 +23,13 @@ from safetensors.torch import load_file, load_model, save_file
 from torch import Tensor, nn
 
 from mha_apps.attention import Dilated, Mask, PerHead, TransformerBlock, Window
+from mha_apps.errors import InputError
 
 from .calendar import CYCLES
 
-__all__ = ["LEVELS", "AttentionPath", "ForecastModel"]
+__all__ = ["LEVELS", "AttentionPath", "ForecastModel", "load_folder"]
 
+FILES = ("config.json", "model.safetensors", "artifacts.safetensors")
 LEVELS = (0.025, 0.1, 0.5, 0.9, 0.975)
 """The quantiles that the model gives, in order; the outer pairs bound the 95% and the 80% interval."""
 
@@ -314,4 +319,53 @@ class ForecastModel(nn.Module, PyTorchModelHubMixin):
         model = cls(**sizes)
         load_model(model, find("model.safetensors"), device=map_location)
         model.artifacts = load_file(find("artifacts.safetensors"))
+        model._check_artifacts()
         return model.eval()
+
+    def _check_artifacts(self) -> None:
+        """Raise ValueError where what lies beside the weights cannot belong to them, or says no time."""
+        series, horizon = len(self.series), self.horizon
+        shapes: dict[str, tuple[int | None, ...]] = {
+            "linear": (self.look_back, horizon),
+            "mean": (series,),
+            "scale": (series,),
+            "known_until": (),
+            "offset": (series, horizon, 4),
+            "pace": (series, horizon, 4),
+            "tail": (None, series),
+            "tail_end": (),
+        }
+        if "cross_weights" in self.artifacts:
+            features = None if "cross_mean" not in self.artifacts else self.artifacts["cross_mean"].shape[0]
+            shapes |= {"cross_mean": (features,), "cross_weights": (features, series, horizon)}
+        for name, shape in shapes.items():
+            if name not in self.artifacts:
+                raise ValueError(f"artifacts.safetensors holds no {name}")
+            found = tuple(self.artifacts[name].shape)
+            same = len(found) == len(shape) and all(b is None or a == b for a, b in zip(found, shape, strict=True))
+            if not same or (not found and self.artifacts[name].dtype != torch.int64):
+                raise ValueError(f"artifacts.safetensors holds a {name} of shape {found}, not {shape}")
+        for name, least, most in (("trailing", 1, self.look_back), ("period", 1, None)):
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < least or (most is not None and value > most):
+                raise ValueError(f"config.json gives {name} as {value!r}")
+        pd.date_range("2001-01-01", periods=2, freq=self.frequency, tz=self.zone)
+
+
+def load_folder(folder: Path, remedy: str) -> ForecastModel:
+    """The model that ``save_pretrained`` put into ``folder``, in eval mode on the CPU.
+
+    Raises:
+        InputError: a file of it is missing, damaged, or of another model; the line ends in ``remedy``.
+    """
+    # The hub's mixin builds a model of defaults where the sizes are missing.
+    missing = next((name for name in FILES if not (folder / name).is_file()), None)
+    if missing is not None:
+        raise InputError(f"{folder}: {missing} is missing; {remedy}")
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):  # the mixin prints where it loads from
+            model = ForecastModel.from_pretrained(str(folder), local_files_only=True)
+    except Exception as error:  # whatever a damaged or edited file leads to
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        raise InputError(f"{folder}: the model cannot be loaded ({reason}); {remedy}") from error
+    return model.eval()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from .calendar import DAY
+from .windows import span
 
 __all__ = ["autocorrelation", "find_periods", "natural_periods", "strength"]
 
@@ -72,6 +73,7 @@ def find_periods(values: np.ndarray, step: float) -> list[int]:
     """
     # Five million rows say no more about a period than the last two hundred thousand.
     values = values[-200_000:, :: max(1, values.shape[1] // MOST_SERIES)]
+    values = values / span(values)
     longest = min(len(values) // 3, LONGEST)
     found: list[int] = []
     for period in natural_periods(step):

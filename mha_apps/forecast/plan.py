@@ -66,6 +66,11 @@ def make_plan(
     parts = list(pairwise([0, *blocks])) if blocks is not None else split_rows(rows, *shares, horizon=horizon)
     train, validation, calibration = parts[:3]
     test = parts[3] if len(parts) > 3 else (rows, rows)
+    if recipe.look_back is not None and recipe.look_back > train[1] - horizon:
+        raise InputError(
+            f"{source}: --look-back {recipe.look_back} is longer than the {train[1]} rows of training have room for; "
+            f"with --horizon {horizon} it is {train[1] - horizon} at most"
+        )
     values = frame.to_numpy(dtype=np.float64)[: train[1]]
     if not np.isfinite(values).any():
         raise InputError(f"{source}: the first {train[1]} rows hold no value to train on; check the file")

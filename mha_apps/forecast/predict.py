@@ -16,7 +16,7 @@ from .calendar import extend, step_of
 from .conformal import Calibration, bounds
 from .engine import forecast_origins
 from .inputs import Inputs
-from .model import ForecastModel
+from .model import ForecastModel, load_folder
 from .plot import plot_forecast, safe_names
 from .recipe import ForecastRecipe
 from .trainer import HELD_OUT, align, follow_rows, load_frame, make_inputs
@@ -32,8 +32,8 @@ def load_model(run: Run | str | Path, *, held_out: bool = False) -> tuple[Run, F
     if not (run.model_dir / "artifacts.safetensors").is_file():
         raise InputError(f"{run.path}: its training has not ended; continue it with --resume {run.path}")
     folder = run.path / HELD_OUT
-    model = ForecastModel.from_pretrained(folder if held_out and folder.is_dir() else run.model_dir)
-    return run, model.eval()
+    folder = folder if held_out and folder.is_dir() else run.model_dir
+    return run, load_folder(folder, "restore it or train again")
 
 
 def tail_of(model: ForecastModel) -> pd.DataFrame:

@@ -13,6 +13,9 @@ from mha_apps.training.recipe import TrainingRecipe
 
 __all__ = ["ForecastRecipe"]
 
+LONGEST = 8192  # rows of look-back and of horizon: the normal equations of 8,192 rows take half a gigabyte
+MOST_WEIGHTS = 500_000_000
+
 
 @dataclass(kw_only=True)
 class ForecastRecipe(ReadOptions, TrainingRecipe):
@@ -73,6 +76,14 @@ class ForecastRecipe(ReadOptions, TrainingRecipe):
             raise InputError("--layout long: a forecaster reads a table with a column for each sensor; leave it out")
         for name in ("horizon", "look_back", "dim", "heads", "layers", "members", "window"):
             self.require(name, least=1)
+        for name in ("horizon", "look_back"):
+            self.require(name, below=LONGEST + 1)
+        weights = 12 * self.dim**2 * self.layers * self.members * (1 + self.channels)
+        if weights > MOST_WEIGHTS:
+            raise InputError(
+                f"--dim {self.dim}, --layers {self.layers} and --members {self.members} make about {weights:.2g} "
+                f"weights, and {MOST_WEIGHTS:.0e} are the most; lower one of them"
+            )
         for name in ("validation", "calibration"):
             self.require(name, above=0, below=0.5)
         for name in ("holdout", "dropout"):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 from matplotlib.figure import Figure
 
+from mha_apps.errors import InputError
 from mha_apps.training import Report, Run, curves
 from mha_apps.training.report import COLOURS
 
@@ -26,6 +27,8 @@ def write_report(run: Run, *, forecasts: dict[str, Figure], found: Backtest | No
         found: what a backtest found, when there was one.
     """
     summary = run.summary()
+    if "plan" not in summary:
+        raise InputError(f"{run.path / 'summary.json'}: does not say what training chose; restore it or train again")
     plan = summary["plan"]
     recipe = run.config["recipe"]
     report = Report(f"Forecast of {Path(recipe['csv']).name}, {recipe['horizon']} rows ahead")

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["Batch", "Scaler", "Windows", "centre", "split_rows"]
+__all__ = ["Batch", "Scaler", "Windows", "centre", "span", "split_rows"]
 
 
 def centre(window: Tensor, trailing: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -45,6 +45,15 @@ def centre(window: Tensor, trailing: int) -> tuple[Tensor, Tensor, Tensor]:
     return torch.where(observed, window - level, 0.0), mask, level
 
 
+def span(values: np.ndarray) -> np.ndarray:
+    """For each series of ``(rows, series)`` a power of two to divide by before squares are summed.
+
+    It is one unless the values are so large that their squares would overflow; dividing by it loses no digit.
+    """
+    peak = np.max(np.abs(values), axis=0, initial=0.0, where=np.isfinite(values))
+    return np.where(peak > 1e100, np.exp2(np.floor(np.log2(np.maximum(peak, 1.0)))), 1.0)
+
+
 @dataclass
 class Scaler:
     """Mean and standard deviation of each series over the training rows; missing values are left out.
@@ -59,13 +68,15 @@ class Scaler:
     def fit(cls, values: np.ndarray) -> Scaler:
         """``values`` is ``(rows, series)``; NaN means missing."""
         observed = np.isfinite(values)
+        unit = span(values)
+        values = values / unit
         count = np.maximum(observed.sum(0), 1)
         mean = np.where(observed, values, 0.0).sum(0) / count
         deviation = np.where(observed, values - mean, 0.0)
         scale = np.sqrt((deviation**2).sum(0) / count)
         # A deviation at the level of float rounding is a constant series, not a very quiet one.
         quiet = scale <= 1e-9 * np.maximum(np.abs(mean), 1.0)
-        return cls(mean=mean, scale=np.where(quiet, 1.0, scale))
+        return cls(mean=mean * unit, scale=np.where(quiet, 1.0, scale) * unit)
 
     def forward(self, values: np.ndarray) -> np.ndarray:
         """Standardise ``(rows, series)``."""

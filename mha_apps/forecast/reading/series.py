@@ -388,8 +388,8 @@ def frame_of(laid: Laid, told: ReadOptions, where: str) -> tuple[pd.DataFrame, s
         return _long(laid), "long"
     if told.layout == "wide" and cells > 200_000_000:
         raise InputError(
-            f"{where}: a table with a column for each sensor would have {cells} cells for {used} values; give a coarser "
-            "step with --freq and --aggregate, or read fewer sensors"
+            f"{where}: a table with a column for each sensor would have {cells} cells for {used} values; give a "
+            "coarser step with --freq and --aggregate, or read fewer sensors"
         )
     grid = laid.parts[0].grid
     index = grid.index(low, high, laid.zone)
