@@ -28,7 +28,7 @@ class Augmentation:
     """The augmentation that a recipe asks for, in two halves: drawn on the CPU, applied on the device.
 
     Raises:
-        InputError: a crop that is not smaller than the image.
+        InputError: a crop that is not smaller than the image; a policy for images that are neither grey nor RGB.
     """
 
     def __init__(self, train: ImageSet, recipe: ImageRecipe, *, mean: Sequence[float], std: Sequence[float]) -> None:
@@ -38,6 +38,10 @@ class Augmentation:
         self.flip = recipe.data != "digits" if recipe.flip is None else recipe.flip
         if self.crop >= side:
             raise InputError(f"--crop {self.crop}: must be less than the image's side of {side} pixels")
+        if recipe.policy != "none" and train.channels not in (1, 3):
+            raise InputError(
+                f"--policy {recipe.policy}: is for images of 1 or 3 channels, these have {train.channels}; leave it out"
+            )
 
     def draw(self, indices: Tensor, epoch: int) -> dict[str, Tensor]:
         """Cropped and flipped images (batch, channels, height, width) uint8, labels, and what :meth:`apply` needs."""

@@ -20,6 +20,8 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 from torchvision.io import ImageReadMode, decode_jpeg
 
+from mha_apps.errors import InputError
+
 __all__ = ["EXTENSIONS", "Unreadable", "decode", "decode_all", "probe"]
 
 #: File names that are taken for images; others in a folder are counted as "not an image file name".
@@ -93,7 +95,14 @@ def decode_all(
     """:func:`decode` over a stream, in order and on all cores; an unreadable image is its :class:`Unreadable`.
 
     At most a few hundred encoded images are held at a time, whatever the length of the stream.
+
+    Raises:
+        InputError: ``channels`` is neither 1 nor 3.
     """
+    if channels not in (1, 3):
+        raise InputError(
+            f"the model takes images of {channels} channels, image files have 1 or 3; give the images as arrays in .npz"
+        )
 
     def one(data: bytes | Path) -> NDArray[np.uint8] | Unreadable:
         try:

@@ -10,6 +10,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -29,6 +30,9 @@ SPLIT_NAMES = {
     "validation": ("validation", "valid", "val", "dev"),
     "test": ("test", "testing"),
 }
+
+#: More classes than any set of labelled images has; a label beyond it is an identifier or a mistake.
+MOST_CLASSES = 100_000
 
 KINDS = "digits, cifar10, cifar100, a folder of class folders, .parquet (a file or a folder of them) or .npz"
 
@@ -191,17 +195,13 @@ def _parquet(source: str, files: list[Path]) -> Reader:
 
 def _parquet_files(files: list[Path], all_files: list[Path]) -> Encoded:
     """Rows of the hub's layout: an image column (bytes, or a struct of bytes and path) and a label column."""
-    import pyarrow.parquet as parquet
-
-    tables = [_open_parquet(file) for file in files]
-    schema = tables[0].schema_arrow
+    schema = _open_parquet(files[0]).schema_arrow
     image = _column(files[0], schema, ("img", "image"), "an image column", "img")
     label = _column(files[0], schema, ("label", "fine_label", "labels"), "a label column", "label")
-    try:
-        columns = [np.asarray(table.read([label])[label].to_pandas()) for table in tables]
-    except Exception as error:
-        raise InputError(f"{files[0]}: column {label!r} cannot be read ({error}); write the file again") from error
-    values = np.concatenate(columns) if columns else np.array([])
+    for file in files[1:]:
+        for name, what in ((image, "the image column"), (label, "the label column")):
+            _column(file, _open_parquet(file).schema_arrow, (name,), f"{what} of {files[0].name}", name)
+    values = np.concatenate([_label_values(file, label) for file in files])
     labels, classes = _number_labels(files[0], label, values, _hub_classes(schema, label), all_files)
     usable = np.flatnonzero(labels >= 0)
 
@@ -210,7 +210,12 @@ def _parquet_files(files: list[Path], all_files: list[Path]) -> Encoded:
         wanted[usable[indices]] = True
         row = 0
         for file in files:
-            for batch in parquet.ParquetFile(file).iter_batches(batch_size=1024, columns=[image]):
+            batches = _open_parquet(file).iter_batches(batch_size=1024, columns=[image])
+            while True:
+                with _damage(file, image):
+                    batch = next(batches, None)
+                if batch is None:
+                    break
                 rows = np.flatnonzero(wanted[row : row + len(batch)])
                 row += len(batch)
                 if len(rows):
@@ -228,6 +233,29 @@ def _open_parquet(file: Path) -> Any:
         return parquet.ParquetFile(file)
     except Exception as error:
         raise InputError(f"{file}: not a readable parquet file ({error}); download or write it again") from error
+
+
+@contextmanager
+def _damage(file: Path, column: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # pyarrow's own, and OSError for damaged pages
+        raise InputError(
+            f"{file}: column {column!r} cannot be read ({error}); download or write the file again"
+        ) from error
+
+
+def _label_values(file: Path, column: str) -> NDArray[Any]:
+    """The labels of one file: numbers, or objects of text and None."""
+    import pyarrow.types as kinds
+
+    with _damage(file, column):
+        values = _open_parquet(file).read([column])[column]
+    plain = values.type.value_type if kinds.is_dictionary(values.type) else values.type
+    tests = (kinds.is_integer, kinds.is_floating, kinds.is_boolean, kinds.is_string, kinds.is_large_string)
+    if not any(test(plain) for test in (*tests, kinds.is_null)):
+        raise InputError(f"{file}: column {column!r} holds {plain}; labels are whole numbers or text")
+    return np.asarray(values.to_pandas())
 
 
 def _column(file: Path, schema: Any, names: Sequence[str], what: str, remedy: str) -> str:
@@ -262,11 +290,18 @@ def _number_labels(
     if values.dtype.kind not in "iufb":
         raise InputError(f"{file}: column {column!r} holds {values.dtype}; labels are whole numbers or text")
     filled = np.where(np.isfinite(values.astype(np.float64)), values, -1)
-    labels = filled.astype(np.int64)
+    with np.errstate(invalid="ignore"):  # what no int64 holds is refused below
+        labels = filled.astype(np.int64)
     if not np.array_equal(labels, filled):
         row = int(np.flatnonzero(labels != filled)[0])
         raise InputError(f"{file}: column {column!r}, row {row}: {values[row]} is no label; labels are whole numbers")
     highest = int(labels.max(initial=-1))
+    if names is None and highest >= MOST_CLASSES:
+        row = int(labels.argmax())
+        raise InputError(
+            f"{file}: column {column!r}, row {row}: label {highest} would make {highest + 1} classes, the most are "
+            f"{MOST_CLASSES}; number the classes from 0, or give their names as text"
+        )
     if names is None:
         names = tuple(str(number) for number in range(highest + 1))
     elif highest >= len(names):
@@ -281,9 +316,8 @@ def _all_texts(files: list[Path], column: str) -> list[str]:
     """Text labels of every split, so that each split numbers the classes alike."""
     texts: set[str] = set()
     for file in files:
-        table = _open_parquet(file)
-        if column in table.schema_arrow.names:
-            texts.update(str(text) for text in table.read([column])[column].unique().to_pylist() if text is not None)
+        if column in _open_parquet(file).schema_arrow.names:
+            texts.update(str(text) for text in _label_values(file, column) if text is not None and text == text)
     return sorted(texts - {""})
 
 
@@ -326,16 +360,20 @@ def _npz(source: str, path: Path) -> Reader:
 def _npz_arrays(source: str, path: Path, pair: tuple[str, str]) -> Arrays:
     try:
         with np.load(path, allow_pickle=False) as file:
-            images, labels = file[pair[0]], np.squeeze(file[pair[1]])
-            names = tuple(str(name) for name in file["classes"]) if "classes" in file.files else None
-    except ValueError as error:
-        raise InputError(f"{source}: {error}; save plain arrays of numbers") from error
+            images, labels = file[pair[0]], file[pair[1]]
+            names = tuple(str(name) for name in file["classes"].reshape(-1)) if "classes" in file.files else None
+    except Exception as error:  # ValueError for objects, BadZipFile and zlib's own for damage
+        raise InputError(f"{source}: cannot be read ({error}); save plain arrays with numpy.savez") from error
     where = f"{source}: array {pair[0]!r}"
+    if images.dtype.kind not in "buif":
+        raise InputError(f"{where} holds {images.dtype}; pixels are numbers of 0..255, or 0..1 as floats")
+    if labels.ndim == 2 and labels.shape[1] == 1:  # as Keras and MedMNIST have them
+        labels = labels[:, 0]
     if images.ndim == 3:
         images = images[:, None]
     elif images.ndim == 4 and images.shape[3] in (1, 3, 4) and images.shape[1] not in (1, 3):
         images = images.transpose(0, 3, 1, 2)
-    if images.ndim != 4 or labels.shape != (len(images),):
+    if images.ndim != 4 or 0 in images.shape[1:] or labels.shape != (len(images),):
         raise InputError(
             f"{where} has shape {images.shape} and {pair[1]!r} {labels.shape}; "
             "images are (N, H, W), (N, H, W, C) or (N, C, H, W), and labels (N,)"

@@ -6,10 +6,12 @@ list of labels, so that two runs, and training and evaluation, always agree on w
 
 from __future__ import annotations
 
+import math
+import shutil
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from tempfile import TemporaryFile
+from tempfile import TemporaryFile, gettempdir
 from typing import Literal
 
 import numpy as np
@@ -27,6 +29,9 @@ Split = Literal["train", "validation", "test", "all"]
 
 #: Decoded images beyond this many bytes live in a memory-mapped temporary file that the system may page out.
 IN_MEMORY = 2 * 2**30
+
+#: Pixels; a batch of such images would not fit into memory long before.
+LARGEST_SIDE = 4096
 
 
 @dataclass(frozen=True)
@@ -118,6 +123,8 @@ def load(
     raw, chosen = _select(reader, split, validation)
     if isinstance(image_size, int):
         image_size = (image_size, image_size)
+    if image_size is not None and not (min(image_size) >= 1 and max(image_size) <= LARGEST_SIDE):
+        raise InputError(f"--image-size {max(image_size)}: must be from 1 to {LARGEST_SIDE}")
     skipped = Counter(raw.skipped if split in ("train", "all") or split in reader.splits else {})
     if isinstance(raw, Arrays):
         images = _fit_arrays(raw.images[chosen], image_size, channels)
@@ -252,8 +259,15 @@ def _decode(
 
 
 def _room(count: int, shape: tuple[int, int, int]) -> NDArray[np.uint8]:
-    if count * int(np.prod(shape)) <= IN_MEMORY:
+    needed = count * math.prod(shape)
+    if needed <= IN_MEMORY:
         return np.empty((count, *shape), dtype=np.uint8)
+    free = shutil.disk_usage(gettempdir()).free
+    if needed > free:  # a mapped file that outgrows its disk ends the process
+        raise InputError(
+            f"{count:,} images of {shape[1]}x{shape[2]} need {needed / 2**30:.1f} GiB, but {gettempdir()} has "
+            f"{free / 2**30:.1f} GiB free; set a smaller --image-size, or TMPDIR to a larger disk"
+        )
     with TemporaryFile() as file:  # the mapping keeps the unnamed file alive, and it goes when the mapping goes
         return np.memmap(file, dtype=np.uint8, mode="w+", shape=(count, *shape))
 
@@ -275,8 +289,16 @@ def _fit_arrays(
         height, width = image_size
         scale = max(height / images.shape[2], width / images.shape[3])
         scaled = [max(round(images.shape[2] * scale), height), max(round(images.shape[3] * scale), width)]
-        tensor = functional.resize(
-            torch.from_numpy(images), scaled, functional.InterpolationMode.BICUBIC, antialias=True
-        )
-        images = functional.center_crop(tensor, [height, width]).numpy()
+        fitted = _room(len(images), (images.shape[1], height, width))
+        # Resizing works in float32: one piece at a time keeps that to a part of a gigabyte.
+        piece = max(1, 2**25 // (images.shape[1] * math.prod(scaled)))
+        for begin in range(0, len(images), piece):
+            tensor = functional.resize(
+                torch.from_numpy(images[begin : begin + piece]),
+                scaled,
+                functional.InterpolationMode.BICUBIC,
+                antialias=True,
+            )
+            fitted[begin : begin + piece] = functional.center_crop(tensor, [height, width]).numpy()
+        return fitted
     return np.ascontiguousarray(images)

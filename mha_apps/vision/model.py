@@ -104,6 +104,10 @@ class ViT(nn.Module, PyTorchModelHubMixin, library_name="mha_apps", tags=["image
             raise ValueError(
                 f"image_size {self.image_size} is not a multiple of patch_size {self.patch_size} in both directions"
             )
+        if not (0 < heads <= dim and dim % heads == 0):
+            raise ValueError(f"dim {dim} is not a multiple of heads {heads}")
+        if not 1 <= dim * mlp_ratio < 2**31:
+            raise ValueError(f"mlp_ratio {mlp_ratio} of dim {dim} leaves {dim * mlp_ratio:g} hidden channels")
         for name, value, known in (("stem", stem, STEMS), ("pool", pool, POOLS)):
             if value not in known:
                 raise ValueError(f"{name} must be one of {', '.join(known)}, got {value!r}")

@@ -106,7 +106,8 @@ def build(recipe: VitRecipe, images: ImageSet, pretrained: ViT | None = None) ->
         )
     except ValueError as error:
         raise InputError(
-            f"{recipe.data} with preset {recipe.preset}: {error}; set --image-size, --patch-size or the model's sizes"
+            f"{recipe.data} with preset {recipe.preset}: {error}; set --image-size, --patch-size, or --dim, --heads, "
+            "--mlp-ratio and the like"
         ) from error
 
 
@@ -119,8 +120,8 @@ def _pretrained(recipe: VitRecipe) -> ViT:
     if (folder / "config.json").is_file() or (name.count("/") == 1 and not folder.exists()):
         try:
             return ViT.from_pretrained(folder if folder.exists() else name)
-        except (OSError, ValueError, RuntimeError, TypeError) as error:
-            reason = str(error).splitlines()[0]
+        except Exception as error:  # of the hub, of safetensors, of json, and of a config that is another model's
+            reason = next(iter(str(error).splitlines()), type(error).__name__)
             raise InputError(f"--pretrained {name}: cannot be loaded ({reason}); name a local folder") from error
     weights = recipe.pretrained_weights
     return from_timm(name, pretrained=weights is None, weights=weights)

@@ -2,10 +2,13 @@
 
 import io
 import json
+import zipfile
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+import torchvision.transforms.v2
 from PIL import Image
 
 from mha_apps.errors import InputError
@@ -270,3 +273,106 @@ def test_labels_are_matched_to_a_model_by_name():
     assert with_classes(images, ["a", "b", "c"]).labels.tolist() == [1, 2, 2]
     with pytest.raises(InputError, match="class 'c' is unknown to the model"):
         with_classes(images, ["a", "b"])
+
+
+# Damaged and odd sources: one line that names the file and the place
+
+
+def pixels(count=4, channels=3):
+    return np.random.default_rng(0).integers(0, 256, (count, channels, 8, 8), dtype=np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        ([[0], [1], [0], [1]], r"one.parquet: column 'label' holds list"),
+        ([{"a": 0}] * 4, r"one.parquet: column 'label' holds struct"),
+        ([0, 1, 2**40, 1], r"one.parquet: column 'label', row 2: label 1099511627776 would make"),
+        ([0, 1, 2**63, 1], r"one.parquet: column 'label', row 2: 9223372036854775808 is no label"),
+    ],
+)
+def test_labels_that_are_no_class_are_refused(tmp_path, labels, message):
+    path = tmp_path / "one.parquet"
+    if 2**63 in labels:
+        labels = np.array(labels, dtype=np.uint64)
+    write_parquet(path, [encoded(picture())] * 4, labels)
+    with pytest.raises(InputError, match=message):
+        load(str(path), "all")
+
+
+def test_the_file_that_lacks_a_column_is_the_one_that_is_named(tmp_path):
+    rows = [encoded(picture())] * 4
+    write_parquet(tmp_path / "train-0.parquet", rows, [0, 1, 0, 1])
+    write_parquet(tmp_path / "train-1.parquet", rows, None, label=None)
+    with pytest.raises(InputError, match=r"train-1.parquet: lacks the label column of train-0.parquet \(label\)"):
+        load(str(tmp_path), "train")
+
+
+def test_damaged_pages_of_a_parquet_file_are_named(tmp_path):
+    path = write_parquet(tmp_path / "one.parquet", [encoded(picture(n)) for n in range(20)], [0, 1] * 10)
+    data = bytearray(path.read_bytes())
+    data[20:400] = bytes(380)  # the images come first, the footer last
+    path.write_bytes(data)
+    with pytest.raises(InputError, match=r"one.parquet: column 'img' cannot be read"):
+        load(str(path), "all")
+
+
+@pytest.mark.parametrize(
+    ("images", "labels", "message"),
+    [
+        (np.full((4, 8, 8), "a"), [0, 1, 0, 1], r"array 'images' holds <U1"),
+        (np.ones((4, 8, 8), dtype=complex), [0, 1, 0, 1], r"array 'images' holds complex128"),
+        (pixels(), [0, 1, 0, 2**40], r"column 'labels', row 3: label 1099511627776 would make"),
+        (np.zeros((4, 0, 8), dtype=np.uint8), [0, 1, 0, 1], r"has shape \(4, 1, 0, 8\)"),
+        (pixels(), 0, r"'labels' \(\); images are"),
+    ],
+)
+def test_arrays_that_are_no_labelled_images_are_refused(tmp_path, images, labels, message):
+    np.savez(tmp_path / "a.npz", images=images, labels=labels)
+    with pytest.raises(InputError, match=message):
+        load(str(tmp_path / "a.npz"), "all")
+
+
+def test_an_npz_whose_bytes_changed_is_refused(tmp_path):
+    path = tmp_path / "a.npz"
+    np.savez(path, images=pixels(), labels=[0, 1, 0, 1])
+    with zipfile.ZipFile(path) as file:
+        begin = file.getinfo("images.npy").header_offset + 300
+    data = bytearray(path.read_bytes())
+    data[begin] ^= 255
+    path.write_bytes(data)
+    with pytest.raises(InputError, match=r"a.npz: cannot be read \(Bad CRC-32"):
+        load(str(path), "all")
+
+
+@pytest.mark.parametrize("labels", [[0], [[0]]])
+def test_a_single_image_is_read_as_one(tmp_path, labels):
+    np.savez(tmp_path / "a.npz", images=pixels(1), labels=labels, classes=np.array("cat"))
+    images = load(str(tmp_path / "a.npz"), "all")
+    assert (len(images), images.classes) == (1, ("cat",))
+
+
+@pytest.mark.parametrize("size", [1_000_000, 0])
+def test_sizes_that_no_memory_holds_are_refused(size):
+    with pytest.raises(InputError, match=rf"--image-size {size}: must be from 1 to"):
+        load("digits", "train", image_size=size)
+
+
+def test_a_set_that_no_disk_holds_is_refused(monkeypatch):
+    monkeypatch.setattr("mha_apps.images.source.IN_MEMORY", 1000)
+    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=2**20))
+    with pytest.raises(InputError, match=r"images of 64x64 need .* GiB, but .* free; set a smaller --image-size"):
+        load("digits", "train", image_size=64)
+
+
+def test_arrays_are_resized_alike_in_pieces_and_at_once():
+    resize = torchvision.transforms.v2.functional.resize
+    small = load("digits", "all").images
+    expected = resize(small, [160, 160], torchvision.transforms.v2.InterpolationMode.BICUBIC, antialias=True)
+    assert torch.equal(load("digits", "all", image_size=160).images, expected)
+
+
+def test_image_files_do_not_fill_other_numbers_of_channels(tmp_path):
+    root = class_folders(tmp_path)
+    with pytest.raises(InputError, match=r"takes images of 7 channels, image files have 1 or 3"):
+        load(str(root), "train", channels=7)

@@ -184,3 +184,35 @@ def test_onnx_gives_the_same_probabilities_for_any_batch(run, tmp_path):
     np.testing.assert_allclose(probabilities.sum(axis=1), 1, atol=1e-5)
     expected = explain(run, images).probabilities
     np.testing.assert_allclose(probabilities, expected, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"mlp_ratio": 1e-9}, r"mlp_ratio 1e-09 of dim 32 leaves 3.2e-08 hidden channels; .* --mlp-ratio"),
+        ({"heads": 3, "dim": 8}, r"dim 8 is not a multiple of heads 3; set .* --dim, --heads"),
+        ({"image_size": 1_000_000}, r"--image-size 1000000"),
+        ({"stem": "conv", "patch_size": 8, "batch_size": 1}, r"1 image of 8x8 at a time .* larger --batch-size"),
+    ],
+)
+def test_sizes_that_make_no_model_are_refused_before_anything_is_written(changes, message, tmp_path):
+    with pytest.raises(InputError, match=message):
+        train(VitRecipe(**TINY | changes), out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("channels", [2, 7])
+def test_images_of_any_number_of_channels_train_and_are_drawn(tmp_path, channels):
+    draw = np.random.default_rng(0)
+    images = draw.integers(0, 256, (40, channels, 8, 8), dtype=np.uint8)
+    np.savez(tmp_path / "a.npz", images=images, labels=np.arange(40) % 2)
+    settings = TINY | {"data": str(tmp_path / "a.npz"), "steps": 2, "batch_size": 8}
+    run = train(VitRecipe(**settings), out=tmp_path / "run")
+    assert (run.plots_dir / "attention.png").is_file()
+    with pytest.raises(InputError, match=r"--policy trivial: is for images of 1 or 3 channels"):
+        train(VitRecipe(**settings | {"policy": "trivial"}), out=tmp_path / "other")
+
+
+def test_a_picture_of_another_kind_is_refused(run, digit_files):
+    with pytest.raises(InputError, match=r"does not end in .png; name the picture to write"):
+        explain_files(run, digit_files, out=digit_files / "where.jpg")
