@@ -319,10 +319,9 @@ class ForecastModel(nn.Module, PyTorchModelHubMixin):
         model = cls(**sizes)
         load_model(model, find("model.safetensors"), device=map_location)
         model.artifacts = load_file(find("artifacts.safetensors"))
-        model._check_artifacts()
         return model.eval()
 
-    def _check_artifacts(self) -> None:
+    def check_artifacts(self) -> None:
         """Raise ValueError where what lies beside the weights cannot belong to them, or says no time."""
         series, horizon = len(self.series), self.horizon
         shapes: dict[str, tuple[int | None, ...]] = {
@@ -365,6 +364,7 @@ def load_folder(folder: Path, remedy: str) -> ForecastModel:
     try:
         with contextlib.redirect_stdout(io.StringIO()):  # the mixin prints where it loads from
             model = ForecastModel.from_pretrained(str(folder), local_files_only=True)
+        model.check_artifacts()
     except Exception as error:  # whatever a damaged or edited file leads to
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         raise InputError(f"{folder}: the model cannot be loaded ({reason}); {remedy}") from error
