@@ -7,10 +7,13 @@ choice of the kernel in ``plan.py``.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TypeGuard
 
 import torch
+import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor, nn
+from torch.nn.modules.module import _has_any_global_hook
 
 from .cache import Cache
 from .kernel import KERNELS
@@ -21,6 +24,11 @@ from .position import Position, ScoreBias, TensorBias
 __all__ = ["MultiHeadAttention"]
 
 Recorder = Callable[[Tensor, Tensor, Mask | None, Sequence[ScoreBias]], None]
+
+
+# Projections of one tensor become one product from this many rows per input channel on: it saves reading the rows
+# again, and costs a copy of the weights.
+PACKED_FROM = 4
 
 
 class MultiHeadAttention(nn.Module):
@@ -133,7 +141,7 @@ class MultiHeadAttention(nn.Module):
         biases: Sequence[ScoreBias]
         mask, biases = self._mask_and_biases(mask, x.shape[0], query_length, key_length)
         x, context, value = without_unseen(x, context, value, mask, key_length)
-        query, key, values = self._project(x, context, value, key_length)
+        query, key, values = self._project(x, context, value, key_length, cache is None)
         if cache is not None:
             key, values, position = cache.extend(self, key, values, mask)
             mask, biases = _at_kept(position, mask, biases, query_length, key_length, self.heads)
@@ -168,16 +176,65 @@ class MultiHeadAttention(nn.Module):
         bias = None if self.position is None else self.position.score_bias(query_length, key_length)
         return parsed, biases if bias is None else [*biases, bias]
 
-    def _project(self, x: Tensor, context: Tensor, value: Tensor, key_length: int) -> tuple[Tensor, Tensor, Tensor]:
-        query = self.query_norm(rearrange(self.query(x), "b l (h d) -> b h l d", h=self.heads))
-        key = self.key_norm(rearrange(self.key(context), "b l (h d) -> b h l d", h=self.kv_heads))
-        values = rearrange(self.value(value), "b l (h d) -> b h l d", h=self.kv_heads)
+    def _project(
+        self, x: Tensor, context: Tensor, value: Tensor, key_length: int, many: bool
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        projected = _in_few_products((self.query, self.key, self.value), (x, context, value), many)
+        query, key, values = (rearrange(y, "b l (h d) -> b h l d", d=self.head_dim) for y in projected)
+        query, key = self.query_norm(query), self.key_norm(key)
         if self.position is not None:
             position = torch.arange(-x.shape[1], 0, device=x.device) + key_length
             query = self.position.rotate(query, position)
             position = torch.arange(-context.shape[1], 0, device=x.device) + key_length
             key = self.position.rotate(key, position)
         return query, key, values
+
+
+def _in_few_products(linears: Sequence[nn.Module], inputs: Sequence[Tensor], many: bool) -> list[Tensor]:
+    """Each linear of its input; neighbours that read the very same tensor share one matrix product.
+
+    Whatever is not a plain ``nn.Linear`` without hooks (an adapter, a quantized layer) is called as the module it is.
+
+    Args:
+        many: whether there may be enough rows for that to pay: no in decoding step by step.
+    """
+    outputs: list[Tensor] = []
+    while len(outputs) < len(linears):
+        first = len(outputs)
+        source, last = inputs[first], first + 1
+        while last < len(linears) and inputs[last] is source:
+            last += 1
+        group = linears[first:last]
+        if many and last - first > 1 and _enough_rows(source) and _packable(group):
+            weights: list[Tensor] = [y.weight for y in group]
+            biases: list[Tensor] = [y.bias for y in group]
+            packed = F.linear(source, torch.cat(weights), None if biases[0] is None else torch.cat(biases))
+            outputs += packed.split([len(weight) for weight in weights], dim=-1)
+        else:
+            outputs += [linear(source) for linear in group]
+    return outputs
+
+
+def _enough_rows(x: Tensor) -> bool:
+    # A graph stays valid for every batch size and length: nothing in it may depend on their product.
+    return torch.compiler.is_compiling() or x.shape[:-1].numel() >= PACKED_FROM * x.shape[-1]
+
+
+def _packable(linears: Sequence[nn.Module]) -> TypeGuard[Sequence[nn.Linear]]:
+    """Whether calling these modules does nothing but one product each, of matrices that can be joined."""
+    if _has_any_global_hook() or torch.compiler.is_exporting() or torch.onnx.is_in_onnx_export():
+        return False
+    first = linears[0]
+    return all(
+        type(linear) is nn.Linear
+        and "forward" not in vars(linear)
+        and not (linear._forward_hooks or linear._forward_pre_hooks)
+        and not (linear._backward_hooks or linear._backward_pre_hooks)
+        and type(linear.weight) in (nn.Parameter, Tensor)
+        and (linear.bias is None) == (first.bias is None)
+        and (linear.weight.dtype, linear.weight.device) == (first.weight.dtype, first.weight.device)
+        for linear in linears
+    )
 
 
 def without_unseen(
