@@ -238,8 +238,8 @@ def lengths(args: argparse.Namespace) -> None:
             memory = peak_memory(runs[name], args.device) / 2**20
             rows.setdefault(name, []).append((length, statistics.median(own), memory))
             print(f"    {name:<34}{rows[name][-1][1]:>10.1f} ms {memory:>10.1f} MiB")
+        draw(rows, args.out)  # after each length: the longest may be more than one has patience for
         length *= 2
-    draw(rows, args.out)
 
 
 def peak_memory(run: Run, device: str) -> int:
@@ -268,13 +268,14 @@ def draw(rows: dict[str, list[tuple[int, float, float]]], path: Path) -> None:
     for ax, column, label in zip(figure.subplots(1, 2), (1, 2), ("milliseconds", "MiB beyond the inputs"), strict=True):
         for name, points in rows.items():
             ax.plot([p[0] for p in points], [p[column] for p in points], marker="o", label=name)
-        ax.set(xscale="log", yscale="log", xlabel="tokens", ylabel=label)
-        ax.set_xscale("log", base=2)
+        ax.set(xlabel="tokens", ylabel=label)
+        for axis, scale in ((ax.xaxis, ax.set_xscale), (ax.yaxis, ax.set_yscale)):
+            scale("log", base=2)
+            axis.set_major_formatter("{x:,.0f}")
         ax.grid(alpha=0.3)
     ax.legend()
     figure.suptitle("Window(256, 256), 8 heads of 64, forward and backward")
     figure.savefig(path, dpi=150)
-    print(f"\n  {path}")
 
 
 def crossovers(args: argparse.Namespace) -> None:

@@ -629,6 +629,8 @@ def _json(data: Any) -> str:
 
 
 def _short(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return " ".join(map(_short, value))
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
@@ -643,10 +645,10 @@ def _facts(facts: dict[str, Any]) -> Answer:
         if isinstance(rows, list) and rows and isinstance(rows[0], dict):
             if len(rows) <= MOST_ROWS:
                 table = pd.DataFrame(rows, index=list(value) if isinstance(value, dict) else None)
-                shown = table.to_string(index=isinstance(value, dict), float_format=lambda number: f"{number:.3f}")
+                shown = table.to_string(index=isinstance(value, dict), float_format=_short, na_rep="-")
                 tables.append(f"\n{label}\n{shown}")
         elif isinstance(value, dict):
-            pairs = [f"{key} {_short(item)}" for key, item in value.items() if not isinstance(item, dict | list)]
+            pairs = [f"{key} {_short(item)}" for key, item in value.items() if not isinstance(item, dict)]
             lines.append(f"{label}: {', '.join(pairs) or 'none'}")
         elif not isinstance(value, list):
             lines.append(f"{label}: {_short(value)}")

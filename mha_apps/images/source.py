@@ -87,7 +87,7 @@ class ImageSet:
     def describe(self) -> str:
         """One line for the user: what is there, and what was left out and why."""
         height, width = self.image_size
-        line = f"{self.split}: {len(self):,} images of {height}x{width}, {len(self.classes)} classes"
+        line = f"{len(self):,} images of {height}x{width}, {len(self.classes)} classes"
         if self.skipped:
             line += "; skipped " + ", ".join(f"{count:,} ({reason})" for reason, count in self.skipped.items())
         return line

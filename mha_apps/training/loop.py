@@ -39,7 +39,7 @@ from mha_apps.training.run import Run
 
 LOG_SECONDS = 2.0
 VALIDATION_SHARE = 0.05  # most of a budget in minutes that one validation may take
-CLOSING_SHARE = 0.01  # of a budget in minutes, kept for saving and the report
+CLOSING_SHARE = 0.02  # of a budget in minutes, kept for saving and the report
 LEAST_VALIDATION = 200
 _STEP_STREAM = 0x57E9  # keeps the seeds of dropout apart from those of augmentation
 

@@ -176,7 +176,12 @@ class Run:
     def summary(self) -> dict[str, Any]:
         """``summary.json``, or an empty dict before the run has ended."""
         path = self.path / "summary.json"
-        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        if not path.exists():
+            return {}
+        try:
+            return dict(json.loads(path.read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError) as error:
+            raise InputError(f"{path}: cannot be read ({error}); restore it or train again") from error
 
 
 def environment() -> dict[str, Any]:
