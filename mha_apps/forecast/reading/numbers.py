@@ -105,7 +105,7 @@ def choose(samples: list[list[str]], *, comma_separated: bool, told: str | None 
 
 
 def numbers(
-    cells: pa.Array, convention: Convention, ledger: Ledger, *, force: bool = False
+    cells: pa.Array, convention: Convention, ledger: Ledger, *, force: bool = False, told: str | None = None
 ) -> tuple[np.ndarray, str | None] | None:
     """The numbers of a column, NaN where it has none, and the unit written behind each; None where it is text.
 
@@ -113,14 +113,18 @@ def numbers(
         cells: text of each cell, null where it is blank.
         ledger: receives the cells that hold no number, by reason.
         force: take the column as numbers however few it holds.
+        told: the decimal sign, where the user stated it.
     """
+    grouped = told != "." and _dots_group(cells, convention)
+    if grouped:
+        convention = Convention(",", ".")
     blank = cells.is_null().to_numpy(zero_copy_only=False) if cells.null_count else None
     unit = None
     marked: list[tuple[str, np.ndarray]] = []
-    values = _quickly(cells, convention)
+    values = None if grouped else _quickly(cells, convention)
     if values is None or np.isnan(values).sum() > cells.null_count:
         cells, marked = _without_words(cells)
-        values = _quickly(cells, convention)
+        values = None if grouped else _quickly(cells, convention)
     if values is None:
         slow = _slowly(cells, convention, ledger, force)
         if slow is None:
@@ -162,6 +166,32 @@ def _without_words(cells: pa.Array) -> tuple[pa.Array, list[tuple[str, np.ndarra
 def _has(cells: pa.Array, sign: str) -> bool:
     data = cells.buffers()[2]
     return data is not None and sign.encode() in bytes(memoryview(data))
+
+
+def _dots_group(cells: pa.Array, convention: Convention) -> bool:
+    """Whether every dot of a column stands between thousands.
+
+    Where the file has a decimal comma, it is enough that each dot stands before three digits. Elsewhere numbers below
+    a thousand must tell: 998, 999, 1.000.
+    """
+    if not _has(cells, "."):
+        return False
+    shape = _PATTERNS[Convention(",", ".")]
+    dotted = [cell.strip() for cell in _sample(cells) if cell and "." in cell and re.search(r"\d", cell)]
+    if not all(shape.match(cell) for cell in dotted):
+        return False
+    text = pc.utf8_trim_whitespace(cells)
+    with_dot = text.filter(pc.fill_null(pc.match_substring_regex(text, r"\d.*\.|\..*\d"), False))
+    if not len(with_dot) or not pc.all(pc.match_substring_regex(with_dot, shape.pattern)).as_py():
+        return False
+    if convention.decimal == ",":
+        return True
+    if convention != PLAIN or _has(cells, ",") or pc.any(pc.match_substring_regex(text, r"^[+-]?\d{4,}$")).as_py():
+        return False
+    # A printer of three decimals writes 250.000, and one that drops zeros writes no 1.000; -999 marks what is missing
+    small = pc.unique(text.filter(pc.fill_null(pc.match_substring_regex(text, r"^[+-]?[1-9]\d\d$"), False))).to_pylist()
+    plain = [cell for cell in small if len(set(cell.lstrip("+-"))) > 1]
+    return bool(plain) and (len(plain) >= 3 or pc.any(pc.match_substring_regex(with_dot, "0$")).as_py())
 
 
 def _quickly(cells: pa.Array, convention: Convention) -> np.ndarray | None:

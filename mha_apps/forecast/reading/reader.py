@@ -199,7 +199,7 @@ def _numbers(
         name, column = table.names[k], table.columns[k]
         ledger = table.account.cells[name] = Ledger(count)
         if isinstance(column, pa.Array):
-            found = numbers.numbers(column, choice.convention, ledger, force=name in told.columns)
+            found = numbers.numbers(column, choice.convention, ledger, force=name in told.columns, told=told.decimal)
             if found is None:
                 texts.append(k)
                 continue

@@ -220,7 +220,8 @@ class _Look:
             if isinstance(column, pa.Array):
                 sample = self.sample(k)
                 comma = sum("," in text for text in sample) > sum("." in text for text in sample)
-                found = numbers(column, COMMA if comma else PLAIN, Ledger(len(column)), force=True)
+                told = None if comma else "."  # times have no thousands
+                found = numbers(column, COMMA if comma else PLAIN, Ledger(len(column)), force=True, told=told)
                 self._floats[k] = found[0] if found is not None else np.full(len(column), np.nan)
             elif pd.api.types.is_numeric_dtype(column.dtype):
                 self._floats[k] = column.to_numpy(dtype=np.float64, na_value=np.nan)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gzip
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -96,3 +97,34 @@ def test_gaps_and_duplicates_are_found_beside_every_mark(mark: str, tmp_path: Pa
     assert report.set_aside == {"identical duplicate": 1}
     assert report.gap_count == 2
     assert report.gap_rows == 3
+
+
+@pytest.mark.parametrize(
+    ("cells", "options", "expected"),
+    [
+        (["998", "999", "1.000", "1.001"], {}, [998, 999, 1000, 1001]),
+        (["1.250", "2.310", "-999", "3.125"], {}, [1.25, 2.31, -999, 3.125]),
+        (["1.250", "2.310", "3.125", "4.000"], {}, [1.25, 2.31, 3.125, 4]),
+        (["1.250", "2.310", "3.125", "4.000"], {"decimal": ","}, [1250, 2310, 3125, 4000]),
+        (["998", "999", "1.000", "1.001"], {"decimal": "."}, [998, 999, 1, 1.001]),
+    ],
+)
+def test_dots_between_thousands_are_told_from_decimals(
+    cells: list[str], options: dict[str, Any], expected: list[float], tmp_path: Path
+) -> None:
+    rows = [f"01.02.2024 1{k}:00;{cell}" for k, cell in enumerate(cells)]
+    path = tmp_path / "data.csv"
+    path.write_text("\n".join(["Datum;A", *rows, ""]))
+    frame, _ = read_sensor_csv(path, **options)
+    kept = np.array(expected, dtype=float)
+    kept[kept == -999] = np.nan
+    found = frame["A"].to_numpy()
+    np.testing.assert_array_equal(np.where(found == -999, np.nan, found), kept)
+
+
+def test_whole_numbers_with_dots_follow_the_decimal_comma_of_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "data.csv"
+    path.write_text("Datum;A;B\n01.02.2024 10:00;1.234,50;1.000\n01.02.2024 11:00;1.234,75;2.000\n")
+    frame, _ = read_sensor_csv(path)
+    assert frame["A"].tolist() == [1234.5, 1234.75]
+    assert frame["B"].tolist() == [1000, 2000]
