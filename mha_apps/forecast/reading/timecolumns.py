@@ -482,6 +482,8 @@ def _evenness(wall: np.ndarray) -> tuple[float, bool]:
 def _with_clock(look: _Look, times: Times, others: Sequence[int]) -> Times:
     """Adds the time of the day that stands in another column, as text or as numbers."""
     date_name = look.name(times.columns[0])
+    if not look.options.time and _daily(times):  # sunrise or the hour of a peak are values of a day, not its clock
+        others = [k for k in others if named(look.name(k), _PLAIN_CLOCKS) or _same_clock(look, k)]
     clocks = [k for k in others if look.clock_share(k) >= 0.6 and not isinstance(look.table.columns[k], pd.Series)]
     clocks.sort(key=lambda k: (not named(look.name(k), CLOCK_NAMES, partly=True), abs(k - times.columns[0])))
     if clocks:
@@ -511,6 +513,29 @@ def _with_clock(look: _Look, times: Times, others: Sequence[int]) -> Times:
         labelled = next((k for k in others if named(look.name(k), CLOCK_NAMES | PART_NAMES["hour"], partly=True)), None)
         return _lettered(look, times, labelled) if labelled is not None else times
     return _add_hours(look, times, hour, date_name)
+
+
+_PLAIN_CLOCKS = (CLOCK_NAMES | PART_NAMES["hour"] | PART_NAMES["hhmm"]) - frozenset(
+    {"hours", "hrs", "stunden", "heures", "horas", "ore"}
+)
+"""Names of a clock and of nothing else; the plural counts hours of something."""
+
+
+def _daily(times: Times) -> bool:
+    """Whether dates alone make a series: each occurs once, and most follow the day before."""
+    days = times.wall[times.ok]
+    if len(days) < 3 or len(np.unique(days)) < len(days):
+        return False
+    return bool(np.median(np.diff(np.sort(days))) == DAY)
+
+
+def _same_clock(look: _Look, k: int) -> bool:
+    """Whether a column that is named as a clock in part holds one time of the day throughout."""
+    return (
+        named(look.name(k), CLOCK_NAMES, partly=True)
+        and look.clock_share(k) >= 0.6
+        and len({text.strip() for text in look.sample(k)}) == 1
+    )
 
 
 def _add_periods(look: _Look, times: Times, k: int) -> bool:

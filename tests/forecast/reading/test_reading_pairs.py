@@ -128,3 +128,34 @@ def test_whole_numbers_with_dots_follow_the_decimal_comma_of_the_file(tmp_path: 
     frame, _ = read_sensor_csv(path)
     assert frame["A"].tolist() == [1234.5, 1234.75]
     assert frame["B"].tolist() == [1000, 2000]
+
+
+@pytest.mark.parametrize(
+    ("head", "cells"),
+    [
+        ("date,peak_hour,peak_mw", "17,5000"),
+        ("date,hours,peak_mw", "17,5000"),
+        ("date,sunshine hours,peak_mw", "7.5,5000"),
+        ("Date,Time of maximum wind gust,peak_mw", "13:4{},5000"),
+        ("Date,Sunrise,Sunset,peak_mw", "05:1{},20:3{},5000"),
+    ],
+)
+def test_times_and_hours_that_a_day_has_are_not_its_clock(head: str, cells: str, tmp_path: Path) -> None:
+    rows = [f"2023-12-0{k + 1},{cells.replace('{}', str(k))}" for k in range(6)]
+    path = tmp_path / "data.csv"
+    path.write_text("\n".join([head, *rows, ""]))
+    frame, report = read_sensor_csv(path)
+    assert list(frame.index) == list(pd.date_range("2023-12-01", periods=6))
+    assert frame["peak_mw"].tolist() == [5000.0] * 6
+    assert report.rows_used == 6
+    if "hour" in head:
+        assert frame.shape[1] == 2
+
+
+@pytest.mark.parametrize("name", ["time", "Uhrzeit", "hour"])
+def test_one_reading_a_day_keeps_its_clock(name: str, tmp_path: Path) -> None:
+    clock = "7" if name == "hour" else "07:00"
+    path = tmp_path / "data.csv"
+    path.write_text("\n".join([f"date,{name},v", *(f"2023-12-0{k},{clock},{k}.5" for k in range(1, 7)), ""]))
+    frame, _ = read_sensor_csv(path)
+    assert frame.index[0] == pd.Timestamp("2023-12-01 07:00")
