@@ -698,6 +698,8 @@ def _parts(look: _Look, only: Sequence[int] | None = None) -> Times | None:
         return np.where(fine, values, 0).astype(np.int64)
 
     month, yearday, week, quarter = part("month"), part("yearday"), part("week"), part("quarter")
+    if yearday is not None and _names_a_month(look, yearday):
+        yearday = None
     fraction: np.ndarray | None = None
     if month is None and only is None:
         month = _month_words(look, used)
@@ -733,6 +735,15 @@ def _parts(look: _Look, only: Sequence[int] | None = None) -> Times | None:
     if dateonly and (month is None or part("day") is None):
         times = _with_clock(look, times, [k for k in allowed if k not in used])
     return times
+
+
+def _names_a_month(look: _Look, k: int) -> bool:
+    """Whether a column called Jul is July: other months stand beside it."""
+    from .words import MONTHS
+
+    names = [look.name(j).strip().rstrip(".").lower() for j in look.columns]
+    months = {MONTHS[name] for name in names if name in MONTHS}
+    return look.name(k).strip().rstrip(".").lower() in MONTHS and len(months) >= 3
 
 
 def _month_words(look: _Look, used: list[int]) -> int | None:
