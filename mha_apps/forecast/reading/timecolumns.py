@@ -604,7 +604,7 @@ def _add_hours(look: _Look, times: Times, k: int, date_name: str) -> Times:
         ok &= (values >= 0) & (values <= 25)
         values = np.where(ok, values, 0.0)
         times.hours = (int(least), int(most))
-        times.counted = most == 25
+        times.counted = most == 25 or (ok.any() and _long_days(times.wall[ok], values[ok]))
         times.day = times.wall.copy()
         clock = np.round(values * HOUR).astype(np.int64)
         for part, unit in (("minute", MINUTE), ("second", SECOND)):
@@ -621,6 +621,21 @@ def _add_hours(look: _Look, times: Times, k: int, date_name: str) -> Times:
             times.notes.append(f"hours run from 1 to 24; 24 is the midnight that ends the day ({look.name(k)!r})")
     times.wall, times.ok = np.where(ok, times.wall + clock, 0), ok
     return times
+
+
+def _long_days(days: np.ndarray, hours: np.ndarray) -> bool:
+    """Whether hours run from 1 to 25, or from 0 to 24, on the Sundays that have 25 of them, and on few other days."""
+    first, last = hours.min(), hours.max()
+    if last - first != 24 or first not in (0, 1) or np.any(hours % 1):
+        return False
+    long = np.unique(days[hours == last])
+    span = (days.max() - days.min()) / DAY
+    sundays = (long // DAY + 4) % 7 == 0  # 1970-01-01 was a Thursday
+    if len(long) > 1 + span / 150 or not np.all(sundays):
+        return False
+    full = all(len(np.unique(hours[days == day])) == 25 for day in long)
+    next_days = np.isin(long + DAY, days[hours == first]) | (long == days.max())
+    return full and bool(np.all(next_days))
 
 
 def _compact(look: _Look) -> Times | None:

@@ -174,3 +174,17 @@ def test_no_rule_is_seen_in_steps_longer_than_an_hour() -> None:
 def test_an_unknown_zone_is_refused() -> None:
     with pytest.raises(InputError, match="--tz 'Europe/Berlni'"):
         read_sensor_csv("nowhere.csv", tz="Europe/Berlni")
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_hours_counted_through_the_day_of_25_keep_their_rows(first: int, tmp_path: Path) -> None:
+    times = pd.date_range("2024-01-01", "2025-01-01", freq="h", inclusive="left", tz="Europe/Madrid")
+    days = times.normalize()
+    hours = (times - days) // pd.Timedelta("1h") + first
+    rows = [f"{day:%d/%m/%Y};{hour};{k}.5" for k, (day, hour) in enumerate(zip(days, hours, strict=True))]
+    path = tmp_path / "data.csv"
+    path.write_text("\n".join(["Fecha;Hora;v", *rows, ""]))
+    frame, report = read_sensor_csv(path, tz="Europe/Madrid")
+    assert report.rows_used == len(times)
+    assert frame["v"].tolist() == [k + 0.5 for k in range(len(times))]
+    assert frame.index[0] in (times[0], times[0] + pd.Timedelta(hours=first))
