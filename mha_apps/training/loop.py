@@ -22,7 +22,7 @@ import psutil
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
-from accelerate.utils import send_to_device
+from accelerate.utils import broadcast_object_list, send_to_device
 from safetensors import SafetensorError
 from timm.optim import create_optimizer_v2
 from timm.utils import ModelEmaV3
@@ -126,6 +126,7 @@ class _Trainer:
         self.validate_every = recipe.validate_steps or self.epoch_steps
         self.reserve = 0.0  # seconds that the last validation and saving will take
         self.progress = Progress()
+        self._order_epoch: int | None = None  # the epoch whose order of examples is at hand
         # A budget in minutes covers start-up, which ended just now.
         self.clock = time.time() - psutil.Process().create_time() if self.unit == "minutes" else 0.0
         self.started = time.monotonic()
@@ -307,7 +308,7 @@ class _Trainer:
 
     def _batch(self, step: int) -> Any:
         epoch, position = divmod(step, self.epoch_steps)
-        if getattr(self, "_order_epoch", None) != epoch:
+        if self._order_epoch != epoch:
             self._order = random.permutation(self.recipe.seed, epoch, self.task.examples)
             self._order_epoch = epoch
         begin = position * self.batch_size
@@ -340,8 +341,6 @@ class _Trainer:
         if self.world > 1:
             # A process whose share is empty has no names of its own; the first process always has them.
             names = sorted(sums) if self.rank == 0 else []
-            from accelerate.utils import broadcast_object_list
-
             holder = [names]
             broadcast_object_list(holder)
             stacked = torch.stack([sums.get(name, torch.zeros((), dtype=torch.float64)) for name in holder[0]])
