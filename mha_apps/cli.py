@@ -258,7 +258,7 @@ class ForecastPredict(Verb):
     """The run folder that `forecast train` made."""
     csv: Annotated[Positional[str | None], tyro.conf.arg(metavar="CSV")] = None
     """Newer rows to continue from; the end of the training data when not given."""
-    levels: tuple[int, ...] = (80,)
+    levels: tuple[int, ...] = (80, 95)
     """Intervals to give, in percent: 80, 95 or both."""
     out: Path | None = None
     """The .csv file to write; forecast.csv in the run folder when not given."""
