@@ -51,7 +51,7 @@ KINDS: list[type[Mask]] = [*NUMBERS, *TENSORS, And, Or, Not, Global, PerHead]
 ENTRIES: dict[type, tuple[str, ...]] = {
     Distance: (),
     ClippedDistance: ("limit",),
-    GridDistance: ("rows", "columns", "prefix"),
+    GridDistance: ("columns", "row_reach", "column_reach", "prefix"),
 }
 
 

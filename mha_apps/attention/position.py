@@ -7,6 +7,7 @@ Positions count from 0 at the first key; query i stands at ``key_length - query_
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -170,11 +171,11 @@ class RelativeBias(Position):
 
     In one dimension distances beyond ``max_distance`` share the last number (Shaw et al. 2018, clipped as there), so
     any length works. With ``grid`` there is one number per difference of rows and of columns (Liu et al. 2021,
-    equation 4).
+    equation 4), where ``max_distance`` may clip both.
 
     Args:
         heads: attention heads.
-        max_distance: the largest distance with a number of its own; for one dimension.
+        max_distance: the largest distance with a number of its own; needed in one dimension.
         grid: (rows, columns) of an image whose tokens are in row-major order.
         prefix: class tokens and registers before the image: three more numbers stand for prefix to image, image to
             prefix and prefix to prefix.
@@ -189,14 +190,17 @@ class RelativeBias(Position):
         prefix: int = 0,
     ) -> None:
         super().__init__()
-        if (max_distance is None) == (grid is None):
-            raise ValueError("RelativeBias needs either max_distance (1-D) or grid (2-D)")
+        if max_distance is None and grid is None:
+            raise ValueError("RelativeBias needs max_distance (1-D) or grid (2-D)")
         if prefix and grid is None:
             raise ValueError("RelativeBias takes a prefix together with a grid only")
         self.max_distance, self.grid, self.prefix = max_distance, grid, prefix
-        entries = 2 * max_distance + 1 if max_distance is not None else 0
-        if grid is not None:
-            entries = (2 * grid[0] - 1) * (2 * grid[1] - 1) + (3 if prefix else 0)
+        if grid is None:
+            assert max_distance is not None
+            self.reach: tuple[int, ...] = (max_distance,)
+        else:
+            self.reach = tuple(side - 1 if max_distance is None else min(side - 1, max_distance) for side in grid)
+        entries = math.prod(2 * reach + 1 for reach in self.reach) + (3 if prefix else 0)
         self.table = nn.Parameter(torch.empty(heads, entries))
         nn.init.trunc_normal_(self.table, std=0.02)
 
@@ -204,15 +208,14 @@ class RelativeBias(Position):
         return f"heads={self.table.shape[0]}, max_distance={self.max_distance}, grid={self.grid}, prefix={self.prefix}"
 
     def score_bias(self, query_length: int, key_length: int) -> ScoreBias:
-        if self.max_distance is not None:
-            return TableBias(self.table, ClippedDistance(self.max_distance), relative=True)
-        assert self.grid is not None
+        if self.grid is None:
+            return TableBias(self.table, ClippedDistance(*self.reach), relative=True)
         tokens = self.prefix + self.grid[0] * self.grid[1]
         if key_length > tokens:
             raise ValueError(
                 f"RelativeBias of {self.grid} with prefix {self.prefix} has {tokens} positions, got {key_length} keys"
             )
-        return TableBias(self.table, GridDistance(*self.grid, self.prefix))
+        return TableBias(self.table, GridDistance(self.grid[1], *self.reach, self.prefix))
 
 
 class ALiBi(Position):
@@ -258,20 +261,22 @@ class ClippedDistance:
 
 @dataclass(frozen=True)
 class GridDistance:
-    """Entry number: difference of rows and of columns in an image; the last three concern the prefix."""
+    """Entry number: difference of rows and of columns in an image, each clipped; the last three concern the prefix."""
 
-    rows: int
     columns: int
+    row_reach: int
+    column_reach: int
     prefix: int
 
     def __call__(self, grid: Grid) -> Tensor:
         query, key = (grid.position - self.prefix).clamp(min=0), (grid.key - self.prefix).clamp(min=0)
-        row = key // self.columns - query // self.columns + self.rows - 1
-        column = key % self.columns - query % self.columns + self.columns - 1
-        entry = row * (2 * self.columns - 1) + column
+        row = (key // self.columns - query // self.columns).clamp(-self.row_reach, self.row_reach)
+        column = (key % self.columns - query % self.columns).clamp(-self.column_reach, self.column_reach)
+        width = 2 * self.column_reach + 1
+        entry = (row + self.row_reach) * width + column + self.column_reach
         if not self.prefix:
             return entry
-        last = (2 * self.rows - 1) * (2 * self.columns - 1)
+        last = (2 * self.row_reach + 1) * width
         from_prefix, to_prefix = grid.position < self.prefix, grid.key < self.prefix
         outside = last + torch.where(from_prefix, torch.where(to_prefix, 2, 0), 1)
         return torch.where(from_prefix | to_prefix, outside, entry)

@@ -201,9 +201,9 @@ def biases(kind: str, query_length: int, key_length: int) -> tuple[list, list[Te
         module = RelativeBias(HEADS, max_distance=5)
         torch.nn.init.normal_(module.table)
         return [module.score_bias(query_length, key_length)], [module.table]
-    if kind == "image":
+    if kind in ("image", "near"):
         rows = -(-max(query_length, key_length) // 9)
-        module = RelativeBias(HEADS, grid=(rows, 9), prefix=2)
+        module = RelativeBias(HEADS, grid=(rows, 9), prefix=2, max_distance=None if kind == "image" else 3)
         torch.nn.init.normal_(module.table)
         return [module.score_bias(query_length, key_length)], [module.table]
     shape = {"tensor": (query_length, key_length), "wide": (BATCH, HEADS, query_length, key_length),
@@ -212,13 +212,13 @@ def biases(kind: str, query_length: int, key_length: int) -> tuple[list, list[Te
     return [TensorBias(tensor)], [tensor]
 
 
-@pytest.mark.parametrize("kind", ["alibi", "relative", "image", "tensor", "wide", "row"])
+@pytest.mark.parametrize("kind", ["alibi", "relative", "image", "near", "tensor", "wide", "row"])
 @pytest.mark.parametrize("kernel", ["explicit", "sdpa", "banded"])
 @settings(quick, max_examples=8)
 @given(problem=problems(), small=st.booleans())
 def test_a_bias_of_scores_is_added_and_learns(kernel: str, kind: str, problem: tuple, small: bool) -> None:
     query_length, key_length, mask = problem
-    if kind == "image":
+    if kind in ("image", "near"):
         query_length = min(query_length, key_length)
         mask = Window(30, 12) if mask is not None else None
     terms, learned = biases(kind, query_length, key_length)
