@@ -215,7 +215,8 @@ class RelativeBias(Position):
             raise ValueError(
                 f"RelativeBias of {self.grid} with prefix {self.prefix} has {tokens} positions, got {key_length} keys"
             )
-        return TableBias(self.table, GridDistance(self.grid[1], *self.reach, self.prefix))
+        down, across = self.reach
+        return TableBias(self.table, GridDistance(self.grid[1], down, across, self.prefix))
 
 
 class ALiBi(Position):
