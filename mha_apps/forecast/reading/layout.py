@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
+from .look import looks_like_time, named
 from .table import Table
-from .timecolumns import looks_like_time, named
 from .words import SENSOR_NAMES, SERIES_NAMES, VALUE_NAMES
 
 

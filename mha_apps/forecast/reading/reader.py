@@ -21,31 +21,18 @@ from mha_apps.errors import InputError
 
 from . import numbers, oddities, zones
 from .account import Account, Ledger
+from .describe import describe
+from .instants import localise
 from .layout import codes_of, series_columns
+from .look import Times, named
 from .options import ReadOptions
-from .report import ColumnReport, Gap, Offence, ReadingReport
-from .series import Block, Laid, frame_of, lay
+from .reading import Reading
+from .report import ColumnReport, ReadingReport
+from .series import Block, frame_of, lay
 from .sources import Readable, Source, gather
 from .table import Table, read_table
-from .timecolumns import Times, find_times, named
-from .timetext import HOUR, MINUTE, NO_OFFSET
-from .words import COUNTER_NAMES, VALUE_NAMES, ZONE_OFFSETS, ZONE_PAIRS
-
-FIRST_LINES = 3
-"""Offending lines that are shown for each reason."""
-
-
-@dataclasses.dataclass
-class Reading:
-    """What one source holds, before it is put on a grid."""
-
-    source: Source
-    table: Table
-    times: Times
-    block: Block
-    decimal: str
-    left_out: list[ColumnReport]
-    repeated: int = 0
+from .timecolumns import find_times
+from .words import COUNTER_NAMES, VALUE_NAMES
 
 
 def read_sensor_csv(
@@ -74,7 +61,7 @@ def read_sensor_csv(
     laid = lay(blocks, told)
     more = f" and {len(readings) - 1} more" if len(readings) > 1 else ""
     frame, layout = frame_of(laid, told, readings[0].source.name + more)
-    return frame, _report(path, readings, blocks, laid, frame, layout, told)
+    return frame, describe(path, readings, blocks, laid, frame, layout, told)
 
 
 read_sensor_csv.__signature__ = _inspect.Signature(  # type: ignore[attr-defined]
@@ -161,7 +148,7 @@ def _read(source: Source, told: ReadOptions) -> Reading:
         account, [table.names[k] for k in values], list(values.values()), times.wall, None, codes, labels, units
     )
     reading = Reading(source, table, times, block, decimal, left_out)
-    _localise(reading, told)
+    localise(reading, told)
     return reading
 
 
@@ -320,106 +307,6 @@ def _sensors(table: Table, key: list[int], account: Account) -> tuple[np.ndarray
     return codes, distinct
 
 
-def _localise(reading: Reading, told: ReadOptions) -> None:
-    """The instants of all rows in UTC (or on a clock without a zone), and the zone."""
-    times, block, account, table = reading.times, reading.block, reading.table.account, reading.table
-    wanted = zones.zone_of(told.tz) if told.tz else None
-    wall = times.wall
-    # Hours that run from 1 to 24 or 25 name the end of an hour; the clock is read at its start
-    ending = HOUR if times.hours is not None and times.hours[0] >= 1 and times.hours[1] >= 24 else 0
-    if times.utc:
-        block.utc, block.zone = wall, wanted or (zones.zone_of(times.zone) if times.zone else None)
-        return
-    if times.offset is not None:
-        zone, note = zones.of_offsets(times.offset, times.zones, account.rows.open)
-        if note:
-            table.notes.append(note)
-        has = times.offset != NO_OFFSET
-        if has.any():
-            account.rows.set_aside(~has, "no offset, as the other times have")
-            block.utc, block.zone = wall - np.where(has, times.offset, 0).astype(np.int64) * MINUTE, wanted or zone
-            return
-        if zone is not None:
-            _read_clock(reading, wall, zone, ending)
-            block.zone = wanted or zone
-            return
-    stated = zones.stated_zone([table.names[k] for k in times.columns], table.comments)
-    if stated is not None:
-        zone = _zone_by_name(stated[0], wall[account.rows.open] - ending)
-        table.notes.append(f"zone {zones.label(zone)} is stated by {stated[1]}")
-        _read_clock(reading, wall, zone, ending)
-        block.zone = wanted or zone
-        return
-    if wanted is not None:
-        _read_clock(reading, wall, wanted, ending)
-        block.zone = wanted
-        return
-    _check_clock(reading, ending)
-    block.utc, block.zone = wall, None
-
-
-def _zone_by_name(name: str, wall: np.ndarray) -> zones.Zone:
-    """An abbreviation such as CET means a fixed offset, unless the clock shows summer time."""
-    if name not in ZONE_OFFSETS or name in ("UTC", "GMT", "Z", "UT"):
-        return zones.zone_of(name)
-    pair = next((zone for names, zone in ZONE_PAIRS.items() if name in names), None)
-    signature = zones.summer_signature(wall) if pair is not None else None
-    if pair is not None and signature is not None and signature.sure:
-        return zones.zone_of(pair)
-    return zones.fixed(ZONE_OFFSETS[name])
-
-
-def _read_clock(reading: Reading, wall: np.ndarray, zone: zones.Zone, ending: int) -> None:
-    block, account = reading.block, reading.table.account
-    usable = account.rows.open
-    times = reading.times
-    if times.counted and times.day is not None:
-        midnight = zones.localise(times.day, zone, usable=usable)  # hours are counted through the day
-        block.utc = midnight.utc + (wall - times.day)
-        return
-    local = zones.localise(wall - ending, zone, block.codes, usable)
-    account.rows.set_aside(local.missing, "local time that the clock skips")
-    account.rows.set_aside(local.ambiguous, "local time that comes twice")
-    block.utc, reading.repeated = local.utc + ending, local.repeated
-
-
-def _check_clock(reading: Reading, ending: int) -> None:
-    """Stops where plain times hide a summer time: an hour would be lost, and half of the year be an hour off."""
-    block, account = reading.block, reading.table.account
-    rows = np.flatnonzero(account.rows.open)
-    if block.codes is not None and len(rows):
-        busiest = np.argmax(np.bincount(block.codes[rows]))
-        rows = rows[block.codes[rows] == busiest]
-    wall = reading.times.wall[rows] - ending
-    signature = zones.summer_signature(wall)
-    if signature is None:
-        if reading.times.counted:
-            row = int(rows[0])
-            raise InputError(
-                f"{account.place(row)}: the hours of a day count to 25, so the clock has summer time; "
-                "pass --tz, such as --tz Europe/Berlin"
-            )
-        return
-    if signature.sure:
-        at = (signature.doubled or signature.skipped)[0]
-        row = int(rows[np.argmin(np.abs(wall - at))])
-        marks = [f"an hour comes twice on {_day(t)}" for t in signature.doubled[:1]]
-        marks += [f"an hour is missing on {_day(t)}" for t in signature.skipped[:1]]
-        raise InputError(
-            f"{account.place(row)}: the times look like {signature.rule} rules of summer time ({', '.join(marks)}); "
-            f"pass --tz, such as --tz {signature.zone}"
-        )
-    if signature.skipped and not signature.against:
-        reading.table.notes.append(
-            f"an hour is missing on {_day(signature.skipped[0])}, as under {signature.rule} rules of summer time; "
-            f"if the clock is local, pass --tz, such as --tz {signature.zone}"
-        )
-
-
-def _day(micros: int) -> str:
-    return str(np.datetime64(int(micros), "us").astype("datetime64[D]"))
-
-
 def _blocks(readings: list[Reading]) -> list[Block]:
     """Readings that continue each other become one block; the others get names of their own."""
     groups: dict[tuple[Any, ...], list[Reading]] = {}
@@ -504,216 +391,3 @@ def _rename(block: Block, stem: str) -> None:
     }
     block.units = {dict(zip(block.names, new, strict=True)).get(name, name): unit for name, unit in block.units.items()}
     block.names = new
-
-
-def _report(
-    path: Readable,
-    readings: list[Reading],
-    blocks: list[Block],
-    laid: Laid,
-    frame: pd.DataFrame,
-    layout: str,
-    told: ReadOptions,
-) -> ReadingReport:
-    first = readings[0]
-    accounts = [block.account for block in blocks]
-    for account in accounts:
-        account.close()
-    steps: dict[str, list[str]] = {}
-    for (name, _), members in laid.steps.items():
-        steps.setdefault(name, []).extend(members)
-    how = {part.grid.step.how for part in laid.parts}
-    stamps = frame.index if layout == "wide" else frame["ds"]
-    lines: dict[str, int] = {}
-    for reading in readings:
-        for kind, count in reading.table.lines.items():
-            if count:
-                lines[kind] = lines.get(kind, 0) + count
-    report = ReadingReport(
-        source=first.table.source
-        if len(readings) == 1
-        else f"{path if isinstance(path, str | Path) else first.table.source} ({len(readings)} files)",
-        sources=[reading.table.source for reading in readings],
-        encoding=first.table.encoding,
-        packing=first.table.packing,
-        delimiter=first.table.delimiter,
-        decimal=first.decimal if first.table.delimiter else None,
-        header_line=first.table.header,
-        other_lines=lines,
-        time=first.times.what,
-        zone=zones.label(laid.zone),
-        step=", ".join(steps),
-        steps=steps,
-        grid=next((kind for kind in ("irregular", "jittered", "stated", "calendar") if kind in how), "exact"),
-        start=str(stamps.min()),
-        end=str(stamps.max()),
-        rows=len(frame),
-        layout=layout,
-        rows_read=sum(len(account.lines) for account in accounts),
-        rows_used=sum(account.rows.used for account in accounts),
-        set_aside=_sum(account.rows.counts() for account in accounts),
-        cells_read=sum(len(ledger) for account in accounts for ledger in account.cells.values()),
-        cells_used=sum(ledger.used for account in accounts for ledger in account.cells.values()),
-        cells_set_aside=_sum(ledger.counts() for account in accounts for ledger in account.cells.values()),
-        left_out=[column for reading in readings for column in reading.left_out][:200],
-        duplicates={
-            kind: count for kind, count in (("identical", laid.identical), ("conflicting", laid.conflicting)) if count
-        },
-        repeated_hour=sum(reading.repeated for reading in readings),
-        moved=laid.moved,
-        moved_most=laid.furthest / 1e6,
-        notes=list(
-            dict.fromkeys([note for reading in readings for note in [*reading.table.notes, *reading.times.notes]])
-        ),
-    )
-    report.notes += list(dict.fromkeys([*(note for block in blocks for note in block.notes), *laid.notes]))
-    if laid.unsorted:
-        report.notes.append("rows were not in the order of time; sorted")
-    if laid.irregular:
-        report.notes.append(
-            f"times follow no step; put on the nearest places of a grid of {report.step} "
-            "(--freq and --aggregate choose)"
-        )
-    _describe_columns(report, blocks, laid, frame, layout)
-    _find_gaps(report, laid)
-    for source_reading, account in (
-        [(reading, reading.table.account) for reading in readings] if len(accounts) == len(readings) else []
-    ):
-        _show_offences(report, account, source_reading)
-    if len(accounts) != len(readings):
-        for account in accounts:
-            _show_offences(report, account, None, readings)
-    return report
-
-
-def _sum(counts: Any) -> dict[str, int]:
-    total: dict[str, int] = {}
-    for part in counts:
-        for reason, count in part.items():
-            total[reason] = total.get(reason, 0) + count
-    return total
-
-
-def _describe_columns(report: ReadingReport, blocks: list[Block], laid: Laid, frame: pd.DataFrame, layout: str) -> None:
-    """Each series: its range, its missing share, what was set aside, and its oddities."""
-    wide = all(block.codes is None for block in blocks)
-    ledgers = {name: block.account.cells[name] for block in blocks for name in block.names} if wide else {}
-    units = {name: unit for block in blocks for name, unit in block.units.items()}
-    for part in laid.parts:
-        rows = part.values
-        for name, row in zip(part.names, rows, strict=True):
-            if len(report.columns) >= 2000:
-                return
-            finite = row[np.isfinite(row)]
-            column = ColumnReport(
-                name=name, unit=units.get(name), cells=len(row), used=len(finite),
-                missing=1 - len(finite) / max(1, len(row)),
-                least=float(finite.min()) if len(finite) else None,
-                mean=float(finite.mean()) if len(finite) else None,
-                greatest=float(finite.max()) if len(finite) else None,
-            )  # fmt: skip
-            if name in ledgers:
-                column.cells, column.used, column.set_aside = (
-                    len(ledgers[name]),
-                    ledgers[name].used,
-                    ledgers[name].counts(),
-                )
-            if len(finite) == 0:
-                column.oddities.append("empty")
-            elif oddities.constant(row):
-                column.oddities.append(f"constant ({finite[0]:.6g})")
-            elif oddities.row_counter(finite) and len(finite) > 5:
-                column.oddities.append("rises by one from row to row, as a row counter does")
-            elif (share := oddities.zero_share(row)) >= 0.5:
-                column.oddities.append(f"zero-inflated ({share:.0%} zeros)")
-            column.step = _own_step(row, part, laid)
-            report.columns.append(column)
-        by_name = {column.name: column for column in report.columns[-len(part.names) :]}
-        if len(part.names) > 1:
-            for copy, original, lag in oddities.lagged_copies(part.names, list(rows)):
-                by_name[copy].oddities.append(
-                    f"copies {original!r}" + (f", {lag} step{'s' * (lag > 1)} later" if lag else "")
-                )
-
-
-def _own_step(row: np.ndarray, part: Any, laid: Laid) -> str | None:
-    """The step of a column that has a value at every n-th row only."""
-    at = np.flatnonzero(np.isfinite(row))
-    if len(at) < 4 or len(at) > 0.6 * len(row):
-        return None
-    steps = np.diff(at)
-    usual = int(np.median(steps))
-    if usual < 2 or np.mean(steps % usual == 0) < 0.95 or np.mean(steps == usual) < 0.8:
-        return None
-    offset = part.grid.step.offset
-    try:
-        scaled = offset * usual
-        return str(getattr(scaled, "freqstr", scaled))
-    except (TypeError, ValueError):
-        return f"{usual} x {part.grid.step.name}"
-
-
-def _find_gaps(report: ReadingReport, laid: Laid) -> None:
-    """Runs of rows in which nothing was measured; the longest of each grid."""
-    found: list[tuple[int, Any, int, int]] = []
-    for part in laid.parts[:2000]:
-        empty = ~np.isfinite(part.values).any(axis=0)
-        if not empty.any():
-            continue
-        edges = np.flatnonzero(np.diff(np.concatenate([[False], empty, [False]]).astype(np.int8)))
-        starts, ends = edges[0::2], edges[1::2]
-        report.gap_count += len(starts)
-        report.gap_rows += int((ends - starts).sum())
-        for k in np.argsort(starts - ends, kind="stable")[:10]:
-            found.append((int(ends[k] - starts[k]), part, int(starts[k]), int(ends[k])))
-    found.sort(key=lambda item: -item[0])
-    for rows, part, start, end in found[:10]:
-        span = part.grid.index(part.low + start, part.low + end - 1, laid.zone)
-        report.gaps.append(Gap(first=str(span[0]), last=str(span[-1]), rows=rows))
-
-
-def _show_offences(
-    report: ReadingReport, account: Account, reading: Reading | None, readings: list[Reading] | None = None
-) -> None:
-    """The first lines of each reason, for rows and for cells."""
-    texts = {r.table.source: r for r in ([reading] if reading else readings or [])}
-
-    def offence(row: int, reason: str, column: str | None) -> Offence:
-        source = account.sources[account.files[row]]
-        owner = texts.get(source)
-        before = int(np.searchsorted(account.files, account.files[row])) if len(account.sources) > 1 else 0
-        return Offence(
-            reason=reason, source=source, line=int(account.lines[row]), column=column,
-            text=_shown_row(owner.table, row - before, column) if owner else "",
-        )  # fmt: skip
-
-    for reason in account.rows.counts():
-        for row in account.rows.first(reason, FIRST_LINES):
-            report.offences.append(offence(int(row), reason, None))
-    quiet = {
-        "text",
-        "row counter",
-        "not asked for",
-        "beside the value",
-        "column not in this file",
-        "blank",
-        "duplicate",
-    }
-    shown: dict[str, int] = {}
-    for name, ledger in account.cells.items():
-        for reason in ledger.counts():
-            if reason in quiet or reason.startswith("row:") or shown.get(reason, 0) >= FIRST_LINES:
-                continue
-            for row in ledger.first(reason, FIRST_LINES - shown.get(reason, 0)):
-                shown[reason] = shown.get(reason, 0) + 1
-                report.offences.append(offence(int(row), reason, name))
-
-
-def _shown_row(table: Table, row: int, column: str | None) -> str:
-    columns = [table.names.index(column)] if column in table.names else range(min(len(table.names), 8))
-    cells = []
-    for k in columns:
-        values = table.columns[k]
-        cell = values[row].as_py() if isinstance(values, pa.Array) else values.iloc[row]
-        cells.append("" if cell is None else str(cell)[:40])
-    return (table.delimiter or ",").replace("\t", " ").join(cells)[:120]

@@ -1,0 +1,113 @@
+"""From the clock to instants: the zone told or stated, the repeated hour, and clocks that hide a summer time."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mha_apps.errors import InputError
+
+from . import zones
+from .options import ReadOptions
+from .reading import Reading
+from .timetext import HOUR, MINUTE, NO_OFFSET
+from .words import ZONE_OFFSETS, ZONE_PAIRS
+
+
+def localise(reading: Reading, told: ReadOptions) -> None:
+    """The instants of all rows in UTC (or on a clock without a zone), and the zone."""
+    times, block, account, table = reading.times, reading.block, reading.table.account, reading.table
+    wanted = zones.zone_of(told.tz) if told.tz else None
+    wall = times.wall
+    # Hours that run from 1 to 24 or 25 name the end of an hour; the clock is read at its start
+    ending = HOUR if times.hours is not None and times.hours[0] >= 1 and times.hours[1] >= 24 else 0
+    if times.utc:
+        block.utc, block.zone = wall, wanted or (zones.zone_of(times.zone) if times.zone else None)
+        return
+    if times.offset is not None:
+        zone, note = zones.of_offsets(times.offset, times.zones, account.rows.open)
+        if note:
+            table.notes.append(note)
+        has = times.offset != NO_OFFSET
+        if has.any():
+            account.rows.set_aside(~has, "no offset, as the other times have")
+            block.utc, block.zone = wall - np.where(has, times.offset, 0).astype(np.int64) * MINUTE, wanted or zone
+            return
+        if zone is not None:
+            _read_clock(reading, wall, zone, ending)
+            block.zone = wanted or zone
+            return
+    stated = zones.stated_zone([table.names[k] for k in times.columns], table.comments)
+    if stated is not None:
+        zone = _zone_by_name(stated[0], wall[account.rows.open] - ending)
+        table.notes.append(f"zone {zones.label(zone)} is stated by {stated[1]}")
+        _read_clock(reading, wall, zone, ending)
+        block.zone = wanted or zone
+        return
+    if wanted is not None:
+        _read_clock(reading, wall, wanted, ending)
+        block.zone = wanted
+        return
+    _check_clock(reading, ending)
+    block.utc, block.zone = wall, None
+
+
+def _zone_by_name(name: str, wall: np.ndarray) -> zones.Zone:
+    """An abbreviation such as CET means a fixed offset, unless the clock shows summer time."""
+    if name not in ZONE_OFFSETS or name in ("UTC", "GMT", "Z", "UT"):
+        return zones.zone_of(name)
+    pair = next((zone for names, zone in ZONE_PAIRS.items() if name in names), None)
+    signature = zones.summer_signature(wall) if pair is not None else None
+    if pair is not None and signature is not None and signature.sure:
+        return zones.zone_of(pair)
+    return zones.fixed(ZONE_OFFSETS[name])
+
+
+def _read_clock(reading: Reading, wall: np.ndarray, zone: zones.Zone, ending: int) -> None:
+    block, account = reading.block, reading.table.account
+    usable = account.rows.open
+    times = reading.times
+    if times.counted and times.day is not None:
+        midnight = zones.localise(times.day, zone, usable=usable)  # hours are counted through the day
+        block.utc = midnight.utc + (wall - times.day)
+        return
+    local = zones.localise(wall - ending, zone, block.codes, usable)
+    account.rows.set_aside(local.missing, "local time that the clock skips")
+    account.rows.set_aside(local.ambiguous, "local time that comes twice")
+    block.utc, reading.repeated = local.utc + ending, local.repeated
+
+
+def _check_clock(reading: Reading, ending: int) -> None:
+    """Stops where plain times hide a summer time: an hour would be lost, and half of the year be an hour off."""
+    block, account = reading.block, reading.table.account
+    rows = np.flatnonzero(account.rows.open)
+    if block.codes is not None and len(rows):
+        busiest = np.argmax(np.bincount(block.codes[rows]))
+        rows = rows[block.codes[rows] == busiest]
+    wall = reading.times.wall[rows] - ending
+    signature = zones.summer_signature(wall)
+    if signature is None:
+        if reading.times.counted:
+            row = int(rows[0])
+            raise InputError(
+                f"{account.place(row)}: the hours of a day count to 25, so the clock has summer time; "
+                "pass --tz, such as --tz Europe/Berlin"
+            )
+        return
+    if signature.sure:
+        at = (signature.doubled or signature.skipped)[0]
+        row = int(rows[np.argmin(np.abs(wall - at))])
+        marks = [f"an hour comes twice on {_day(t)}" for t in signature.doubled[:1]]
+        marks += [f"an hour is missing on {_day(t)}" for t in signature.skipped[:1]]
+        raise InputError(
+            f"{account.place(row)}: the times look like {signature.rule} rules of summer time ({', '.join(marks)}); "
+            f"pass --tz, such as --tz {signature.zone}"
+        )
+    if signature.skipped and not signature.against:
+        reading.table.notes.append(
+            f"an hour is missing on {_day(signature.skipped[0])}, as under {signature.rule} rules of summer time; "
+            f"if the clock is local, pass --tz, such as --tz {signature.zone}"
+        )
+
+
+def _day(micros: int) -> str:
+    return str(np.datetime64(int(micros), "us").astype("datetime64[D]"))
