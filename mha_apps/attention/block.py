@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Literal
 
 import torch
@@ -20,6 +20,7 @@ PositionLike = Position | Callable[[], Position] | None
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
     "relu": F.relu,
+    "relu2": lambda x: F.relu(x).square(),  # So et al. 2021 (Primer)
     "silu": F.silu,
     "swiglu": F.silu,
 }
@@ -32,7 +33,7 @@ class FeedForward(nn.Module):
         dim: channels in and out.
         mlp_ratio: hidden channels over dim. SwiGLU has two thirds of them, rounded up to a multiple of 8, since
             it has three matrices.
-        activation: "gelu", "relu", "silu" or "swiglu".
+        activation: "gelu", "relu", "relu2" (squared), "silu" or "swiglu".
         dropout: on the hidden channels.
         bias: give the layers a bias.
     """
@@ -195,7 +196,7 @@ class Encoder(nn.Module):
 
         Positions that the mask hides from every query are zeroed on entry, so that NaN there goes no further.
         """
-        x = _hide(x, mask, cache)
+        x = _hide(x, mask, cache, self.blocks)
         for block in self.blocks:
             x = block(x, mask, cache=cache)
         return self.norm(x)
@@ -248,18 +249,22 @@ class Decoder(nn.Module):
             narrowed = Causal() & Dense(mask)
         else:
             raise ValueError(f"a decoder's mask is a Mask or a boolean tensor, got {mask.dtype}")
-        x = _hide(x, narrowed, cache)
+        x = _hide(x, narrowed, cache, self.blocks)
         for block in self.blocks:
             x = block(x, narrowed, context=context, context_mask=context_mask, cache=cache)
         return self.norm(x)
 
 
-def _hide(x: Tensor, mask: Mask | Tensor | None, cache: Cache | None) -> Tensor:
+def _hide(x: Tensor, mask: Mask | Tensor | None, cache: Cache | None, blocks: Iterable[Any]) -> Tensor:
     """Zeros where the mask hides a position from every query, see ``MultiHeadAttention.forward``."""
+    attention = next((block.attention for block in blocks), None)
+    if mask is None or attention is None:
+        return x
     if isinstance(mask, Tensor):
-        mask = Dense(mask) if mask.dtype == torch.bool else None
-    key_length = x.shape[1] + (0 if cache is None else cache.length)
-    return without_unseen(x, None, None, mask, key_length)[0]
+        mask = Dense(mask > float("-inf") if mask.dtype.is_floating_point else mask)
+    key_length = x.shape[1] + (0 if cache is None else cache.layer_length(attention))
+    mask.check((x.shape[0], attention.heads, x.shape[1], key_length))
+    return without_unseen(x, None, None, mask, key_length, more_to_come=cache is not None)[0]
 
 
 def _branch(dim: int, dropout: float, drop_path: float, layer_scale: float | None) -> nn.Sequential:

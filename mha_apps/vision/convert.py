@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor, nn
 
+from mha_apps.attention import RelativeBias
 from mha_apps.errors import InputError
 from mha_apps.vision.model import ViT
 
@@ -162,11 +163,15 @@ def adapt(model: ViT, *, image_size: Sequence[int], **rates: float) -> ViT:
     state = {key: value.detach().clone() for key, value in model.state_dict().items()}
     if model.position is not None:
         state["position"] = _interpolate(state["position"].T, model.grid, resized.grid).T
-    for key in [key for key in state if key.endswith("position.table")]:
-        extents = [(2 * grid[0] - 1, 2 * grid[1] - 1) for grid in (model.grid, resized.grid)]
-        count = extents[0][0] * extents[0][1]
-        table = _interpolate(state[key][:, :count], extents[0], extents[1])
-        state[key] = torch.cat([table, state[key][:, count:]], dim=1)
+    for name, bias in resized.named_modules():
+        if isinstance(bias, RelativeBias):
+            key = f"{name}.table"
+            reaches = [cast(RelativeBias, parent.get_submodule(name)).reach for parent in (model, resized)]
+            extents = [(2 * down + 1, 2 * across + 1) for down, across in reaches]
+            count = extents[0][0] * extents[0][1]
+            # Biases of windows, whose distances stay what they are, come out as they were.
+            table = _interpolate(state[key][:, :count], extents[0], extents[1])
+            state[key] = torch.cat([table, state[key][:, count:]], dim=1)
     resized.load_state_dict(state)
     return resized.train(model.training)
 

@@ -21,6 +21,7 @@ from mha_apps.images.picture import picture_path, save_picture, visible
 from mha_apps.training.run import Run
 from mha_apps.vision.model import ViT, load_model
 from mha_apps.vision.predict import find_images
+from mha_apps.vision.pyramid import Pyramid
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -36,7 +37,7 @@ class Explanation:
         images: (batch, channels, height, width) uint8, what was explained.
         probabilities: (batch, classes).
         rollout: attention through all layers (Abnar and Zuidema 2020), (batch, rows, columns).
-        heads: the attention of the last layer, (batch, heads, rows, columns).
+        heads: the attention of the last layer, (batch, heads, rows, columns) of the last stage's patches.
         maps: the attention of every layer, token by token, as ``mha_apps.attention`` records it.
     """
 
@@ -66,7 +67,7 @@ def explain(run: Run | str | Path | ViT, images: Tensor) -> Explanation:
     with record_attention(model) as maps:
         logits = model(normalize(images.to(device), model.mean, model.std))
     layers = [weights for name, weights in maps.items() if name.startswith("encoder.")]
-    tokens = layers[0].shape[-1]
+    tokens = layers[-1].shape[-1]
     view = torch.zeros(len(images), tokens, device=device)
     if model.pool == "class":
         view[:, 0] = 1
@@ -74,18 +75,22 @@ def explain(run: Run | str | Path | ViT, images: Tensor) -> Explanation:
         view[:, model.prefix :] = 1 / (tokens - model.prefix)
     else:
         view = maps["pool_attention"].mean(dim=1)[:, 0]
-    rows, columns = model.grid
 
-    def patches(weights: Tensor) -> Tensor:
+    if isinstance(model.encoder, Pyramid):
+        rolled_out = model.encoder.rollout(view, layers)
+    else:
+        rolled_out = torch.einsum("bq,bqk->bk", view, rollout(layers))
+
+    def patches(weights: Tensor, grid: tuple[int, int]) -> Tensor:
         seen = weights[..., model.prefix :]
         seen = seen / seen.sum(dim=-1, keepdim=True).clamp(min=1e-12)
-        return rearrange(seen, "... (h w) -> ... h w", h=rows, w=columns).cpu()
+        return rearrange(seen, "... (h w) -> ... h w", h=grid[0], w=grid[1]).cpu()
 
     return Explanation(
         images=images.cpu(),
         probabilities=logits.float().softmax(dim=1).cpu(),
-        rollout=patches(torch.einsum("bq,bqk->bk", view, rollout(layers))),
-        heads=patches(torch.einsum("bq,bhqk->bhk", view, layers[-1])),
+        rollout=patches(rolled_out, model.grid),
+        heads=patches(torch.einsum("bq,bhqk->bhk", view, layers[-1]), model.last_grid),
         maps=maps,
     )
 

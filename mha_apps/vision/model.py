@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,7 +12,9 @@ from huggingface_hub import PyTorchModelHubMixin
 from torch import Tensor, nn
 
 from mha_apps.attention import Encoder, MultiHeadAttention, RelativeBias, Rotary
+from mha_apps.attention.position import Position
 from mha_apps.training.run import Run
+from mha_apps.vision.pyramid import Pyramid
 from mha_apps.vision.stem import ConvStem, PatchEmbedding, ShiftedPatches, sinusoidal_2d
 
 __all__ = ["ViT", "load_model"]
@@ -48,9 +51,12 @@ class ViT(nn.Module, PyTorchModelHubMixin, library_name="mha_apps", tags=["image
         patch_size: pixels, a side or (height, width).
         channels: of the image.
         classes: how many there are, or their names.
-        dim: channels of a token.
-        depth: transformer blocks.
-        heads: attention heads.
+        dim: channels of a token; with several stages, of the first.
+        depth: transformer blocks; or blocks of each stage, where four neighbouring tokens merge into one of twice the
+            channels and heads from stage to stage (Liu et al. 2021).
+        heads: attention heads; with several stages, of the first.
+        window: attend within windows of so many tokens a side, every second block with windows shifted by half (a
+            small Swin); None for attention to the whole image.
         mlp_ratio: hidden channels of the feed-forward over dim.
         stem: ``patch`` (one linear map), ``conv`` (overlapping 3x3 convolutions) or ``shifted`` (five shifted copies).
         pool: what the classifier reads: the ``mean`` of the patches' tokens, a ``class`` token, or ``attention`` of one
@@ -81,8 +87,9 @@ class ViT(nn.Module, PyTorchModelHubMixin, library_name="mha_apps", tags=["image
         channels: int = 3,
         classes: int | Sequence[str] = 10,
         dim: int = 192,
-        depth: int = 9,
+        depth: int | Sequence[int] = 9,
         heads: int = 3,
+        window: int | None = None,
         mlp_ratio: float = 4.0,
         stem: Literal["patch", "conv", "shifted"] = "patch",
         pool: Literal["mean", "class", "attention"] = "mean",
@@ -129,10 +136,21 @@ class ViT(nn.Module, PyTorchModelHubMixin, library_name="mha_apps", tags=["image
         elif added == "sinusoidal":
             self.register_buffer("code", sinusoidal_2d(rows, columns, dim), persistent=False)
         self.dropout = nn.Dropout(dropout)
-        self.encoder = Encoder(
-            dim, heads, depth, mlp_ratio=mlp_ratio, activation=activation, dropout=dropout, drop_path=drop_path,
-            layer_scale=layer_scale, qk_norm=qk_norm, kernel=kernel, position=self._score_position(scored, heads),
+        block: dict[str, Any] = dict(
+            mlp_ratio=mlp_ratio, activation=activation, dropout=dropout, drop_path=drop_path, layer_scale=layer_scale,
+            qk_norm=qk_norm, kernel=kernel,
         )  # fmt: skip
+        self.encoder: Encoder | Pyramid
+        if isinstance(depth, int) and window is None:
+            position_of = partial(self._score_position, scored, heads, self.grid)
+            self.encoder = Encoder(dim, heads, depth, position=position_of if scored else None, **block)
+        else:
+            depths = [depth] if isinstance(depth, int) else list(depth)
+            self.encoder = Pyramid(
+                self.grid, dim, heads, depths, window=window, prefix=self.prefix,
+                position=partial(self._score_position, scored), **block,
+            )  # fmt: skip
+            dim, heads = self.encoder.dim, self.encoder.heads
         self.pool_query = nn.Parameter(torch.zeros(1, 1, dim)) if pool == "attention" else None
         self.pool_attention = MultiHeadAttention(dim, heads) if pool == "attention" else None
         self.head = nn.Linear(dim, len(self.classes))
@@ -141,13 +159,15 @@ class ViT(nn.Module, PyTorchModelHubMixin, library_name="mha_apps", tags=["image
                 module.eps = norm_epsilon
         self.reset_parameters()
 
-    def _score_position(self, scored: str | None, heads: int) -> Callable[[], RelativeBias | Rotary] | None:
-        """What makes the position of one block's attention."""
+    def _score_position(
+        self, scored: str | None, heads: int, grid: tuple[int, int], reach: int | None = None
+    ) -> Position | None:
+        """The position of one block's attention, which looks ``reach`` rows and columns far (None: everywhere)."""
         if scored == "relative":
-            return lambda: RelativeBias(heads, grid=self.grid, prefix=self.prefix)
+            return RelativeBias(heads, grid=grid, prefix=self.prefix, max_distance=reach)
         if scored == "rotary":
             # Over the few rows and columns of an image the long waves of base 10000 would hardly turn.
-            return lambda: Rotary(base=100.0, grid=self.grid, prefix=self.prefix)
+            return Rotary(base=100.0, grid=grid, prefix=self.prefix)
         return None
 
     def reset_parameters(self) -> None:
@@ -173,12 +193,19 @@ class ViT(nn.Module, PyTorchModelHubMixin, library_name="mha_apps", tags=["image
         return self.image_size[0] // self.patch_size[0], self.image_size[1] // self.patch_size[1]
 
     @property
+    def last_grid(self) -> tuple[int, int]:
+        """Rows and columns of what is left of the patches after the last stage."""
+        return self.encoder.grid if isinstance(self.encoder, Pyramid) else self.grid
+
+    @property
     def prefix(self) -> int:
         """How many tokens stand before the patches' (class token, registers)."""
         return (self.class_token is not None) + (0 if self.registers is None else self.registers.shape[1])
 
     def tokens(self, images: Tensor) -> Tensor:
         """Normalised images (batch, channels, height, width) to the encoder's output (batch, prefix + patches, dim).
+
+        With several stages there are fewer patches, of more channels, at the end than at the beginning.
 
         Raises:
             ValueError: images of another size or number of channels.

@@ -48,6 +48,21 @@ PRESETS: dict[str, Preset] = {
             "position": "learned+relative",
         },
     ),
+    "swin-32": Preset(
+        "32x32 images through a stem of two 3x3 convolutions to 256 tokens, which attend within shifted windows of 4x4 "
+        "and are merged to 64 after two blocks: 0.80M parameters, 72M MACs. A small Swin (Liu et al. 2021).",
+        {
+            "patch_size": 2,
+            "dim": 64,
+            "depth": [2, 4],
+            "heads": 2,
+            "window": 4,
+            "mlp_ratio": 3.0,
+            "stem": "conv",
+            "pool": "mean",
+            "position": "relative",
+        },
+    ),
     "conv-7-256": Preset(
         "32x32 images through a stem of three 3x3 convolutions to 64 tokens: 4.35M parameters, 298M MACs. "
         "Made for CIFAR on a GPU.",

@@ -36,6 +36,8 @@ class VitRecipe(ImageRecipe):
     """Number of transformer blocks."""
     heads: int | None = None
     """Attention heads; divides dim."""
+    window: int | None = None
+    """Attend within shifted windows of so many tokens a side, as Swin does; to the whole image when not given."""
     mlp_ratio: float | None = None
     """Hidden channels of the feed-forward over dim."""
     stem: Literal["patch", "conv", "shifted"] | None = None
@@ -44,6 +46,8 @@ class VitRecipe(ImageRecipe):
     """What the classifier reads: the mean token, a class token, or attention pooling."""
     position: str | None = None
     """How tokens know where they stand: learned, sinusoidal, rotary, relative, or two as in learned+relative."""
+    activation: Literal["gelu", "relu", "relu2", "silu", "swiglu"] | None = None
+    """Of the feed-forward; relu2 is squared and the cheapest on a CPU."""
     registers: int | None = None
     """Tokens without a place that the model may use as memory."""
     dropout: float | None = None
@@ -53,7 +57,7 @@ class VitRecipe(ImageRecipe):
 
     def check(self) -> None:
         super().check()
-        for name in ("patch_size", "dim", "depth", "heads", "mlp_ratio"):
+        for name in ("patch_size", "dim", "depth", "heads", "window", "mlp_ratio"):
             self.require(name, above=0)
         self.require("registers", least=0)
         for name in ("dropout", "drop_path"):
@@ -69,7 +73,7 @@ class VitRecipe(ImageRecipe):
     def overrides(self) -> dict[str, Any]:
         """The settings of the model that the recipe gives, beside its preset."""
         names = (
-            "patch_size", "dim", "depth", "heads", "mlp_ratio", "stem", "pool", "position", "registers", "dropout",
-            "drop_path",
+            "patch_size", "dim", "depth", "heads", "window", "mlp_ratio", "stem", "pool", "position", "activation",
+            "registers", "dropout", "drop_path",
         )  # fmt: skip
         return {name: getattr(self, name) for name in names if getattr(self, name) is not None}

@@ -6,6 +6,7 @@ import torch
 
 from mha_apps.errors import InputError
 from mha_apps.vision import PRESETS, ViT, from_timm, replace_head, resize
+from mha_apps.vision.pyramid import PatchMerging
 
 SMALL = {"image_size": 16, "patch_size": 4, "dim": 32, "depth": 2, "heads": 2, "classes": 5}
 
@@ -97,12 +98,94 @@ def test_a_saved_model_comes_back_with_its_classes_and_normalisation(tmp_path):
 @pytest.mark.parametrize("name", PRESETS)
 def test_a_preset_has_the_parameters_that_it_states(name):
     settings = PRESETS[name].settings
-    size = {2: 8, 4: 32, 16: 224}[settings["patch_size"]]
+    size = 8 if name == "digits" else 224 if settings["patch_size"] == 16 else 32
     with torch.device("meta"):
         model = ViT(image_size=size, channels=1 if size == 8 else 3, classes=1000 if size == 224 else 10, **settings)
     millions = sum(weight.numel() for weight in model.parameters()) / 1e6
     stated = float(PRESETS[name].about.split("M parameters")[0].split()[-1])
     assert millions == pytest.approx(stated, rel=0.06)
+
+
+WINDOWED = {
+    "image_size": 32,
+    "patch_size": 4,
+    "dim": 16,
+    "heads": 2,
+    "depth": [2, 1],
+    "window": 4,
+    "position": "relative",
+}
+
+
+def test_windows_keep_a_token_from_what_lies_beyond_until_they_shift():
+    stage = ViT(**WINDOWED).eval().encoder.stages[0]
+    x = torch.randn(1, 64, 16, requires_grad=True)
+    rows, columns = torch.arange(64) // 8, torch.arange(64) % 8
+
+    def reached(depth, token):
+        y = x
+        for number in range(depth):
+            y = stage.blocks[number](y, stage.masks[number % 2])
+        return torch.autograd.grad(y[0, token].sum(), x)[0][0].abs().sum(dim=1) > 0
+
+    for row, column in [(0, 0), (3, 4), (5, 2), (7, 7)]:
+        token = row * 8 + column
+        same = (rows // 4 == row // 4) & (columns // 4 == column // 4)
+        assert torch.equal(reached(1, token), same)
+        # Shifted windows end at 2 and 6; through them a token sees all unshifted windows that its own one touches.
+        shifted = ((rows + 2) // 4 == (row + 2) // 4) & ((columns + 2) // 4 == (column + 2) // 4)
+        windows = {(int(r) // 4, int(c) // 4) for r, c in zip(rows[shifted], columns[shifted], strict=True)}
+        wide = torch.tensor([(int(r) // 4, int(c) // 4) in windows for r, c in zip(rows, columns, strict=True)])
+        assert torch.equal(reached(2, token), wide)
+
+
+def test_patch_merging_joins_the_four_neighbours_of_each_place():
+    merging = PatchMerging((4, 6), 3)
+    x = torch.randn(2, 24, 3)
+    out = merging(x)
+    for row in range(2):
+        for column in range(3):
+            four = [x[:, (2 * row + p) * 6 + 2 * column + q] for p in (0, 1) for q in (0, 1)]
+            expected = merging.project(merging.norm(torch.cat(four, dim=-1)))
+            torch.testing.assert_close(out[:, row * 3 + column], expected)
+    weights = torch.rand(2, 6)
+    spread = merging.spread(weights)
+    assert spread.shape == (2, 24)
+    assert torch.equal(spread[:, 1 * 6 + 2], weights[:, 1] / 4)
+    torch.testing.assert_close(spread.sum(dim=1), weights.sum(dim=1))
+
+
+@pytest.mark.parametrize("depth", [3, [3], [2, 2], [1, 1, 1]])
+def test_every_weight_of_a_windowed_model_gets_a_gradient_and_it_is_saved_whole(depth, tmp_path):
+    model = ViT(**WINDOWED | {"depth": depth, "drop_path": 0.1, "pool": "attention", "activation": "relu2"})
+    logits = model(images(model))
+    logits.square().sum().backward()
+    assert [name for name, weight in model.named_parameters() if weight.grad is None] == []
+    model.eval().save_pretrained(tmp_path)
+    again = ViT.from_pretrained(tmp_path).eval()
+    torch.testing.assert_close(again(images(model)), model(images(model)), rtol=0, atol=0)
+
+
+def test_a_windowed_model_takes_a_larger_image_with_the_biases_of_its_windows_as_they_are():
+    model = ViT(**WINDOWED)
+    large = resize(model, (64, 96))
+    assert large(images(large)).shape == (2, 10)
+    assert torch.equal(large.encoder.stages[0].blocks[0].attention.position.table,
+                       model.encoder.stages[0].blocks[0].attention.position.table)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"pool": "class"}, "no class token"),
+        ({"registers": 1}, "no registers"),
+        ({"depth": [1, 1, 1, 1, 1]}, "8x8 patches cannot be merged 4 times"),
+        ({"window": 0}, "window must be at least 1"),
+    ],
+)
+def test_stages_that_do_not_fit_are_refused_with_the_values(change, words):
+    with pytest.raises(ValueError, match=words):
+        ViT(**WINDOWED | change)
 
 
 @pytest.mark.parametrize("registers", [0, 3])

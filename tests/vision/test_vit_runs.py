@@ -131,6 +131,21 @@ def test_attention_maps_lie_over_the_image_and_sum_to_one(tmp_path, pool):
     assert len(figure.axes) == 3 * 4
 
 
+def test_a_windowed_model_with_merged_patches_trains_explains_and_exports(tmp_path):
+    model = ViT(image_size=16, patch_size=2, channels=1, dim=16, depth=[2, 1], heads=2, window=4, position="relative")
+    picture = torch.randint(0, 256, (3, 1, 16, 16), dtype=torch.uint8)
+    explanation = explain(model, picture)
+    assert explanation.rollout.shape == (3, 8, 8)
+    assert explanation.heads.shape == (3, 4, 4, 4)
+    torch.testing.assert_close(explanation.rollout.sum(dim=(1, 2)), torch.ones(3))
+    assert len(plot_explanation(explanation, model.classes, heads=True).axes) == 3 * 6
+
+    trained = train(VitRecipe(steps=2, **TINY | {"window": 2}), out=tmp_path / "run")
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    export(trained, tmp_path / "out")  # which compares with onnxruntime
+
+
 def test_a_run_starts_from_the_weights_of_another(run, tmp_path):
     recipe = VitRecipe(data="digits", pretrained=str(run.path), steps=1, learning_rate=1e-9, batch_size=64)
     tuned = train(recipe, out=tmp_path / "tuned")
