@@ -113,7 +113,8 @@ def find_images(inputs: str | Path | Sequence[str | Path]) -> list[Path]:
     for item in [inputs] if isinstance(inputs, str | Path) else inputs:
         path = Path(item).expanduser()
         if path.is_dir():
-            inside = sorted(file for file in path.rglob("*") if file.suffix.lower() in EXTENSIONS and file.is_file())
+            named = (file for file in path.rglob("*") if file.suffix.lower() in EXTENSIONS)
+            inside = sorted(file for file in named if not file.is_dir())  # a link to nothing has its row too
             if not inside:
                 raise InputError(f"{item}: a folder without images; they end in {', '.join(sorted(EXTENSIONS))}")
             found += inside
