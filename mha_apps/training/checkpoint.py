@@ -34,8 +34,6 @@ def save(folder: Path, step: int, state: dict[str, Any]) -> Path:
     files.replace(path, lambda file: file.write(content))
     for old in _listed(folder)[KEEP:]:
         old.unlink(missing_ok=True)
-    for leftover in folder.glob(".*.tmp"):
-        leftover.unlink(missing_ok=True)
     return path
 
 
@@ -48,8 +46,12 @@ def load(folder: Path) -> tuple[dict[str, Any] | None, list[str]]:
     damaged: list[str] = []
     paths = _listed(folder)
     for path in paths:
-        content = path.read_bytes()
-        if hashlib.sha256(content).hexdigest()[:16] == _NAME.fullmatch(path.name).group(2):  # type: ignore[union-attr]
+        try:
+            content = path.read_bytes()
+        except OSError as error:
+            damaged.append(f"{path}: cannot be read ({error.strerror}); passed over")
+            continue
+        if hashlib.sha256(content).hexdigest()[:16] == path.stem[-16:]:
             return _decode(path, content), damaged
         damaged.append(f"{path}: damaged (its bytes do not match the hash in its name); passed over")
     if paths:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
@@ -31,6 +31,7 @@ def replace(path: Path, write: Callable[[IO[bytes]], object]) -> None:
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(temporary, path)
+            _sync_names(path.parent)
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
@@ -45,3 +46,19 @@ def sync(path: Path) -> None:
     """Make sure that a file that something else wrote is on the disk."""
     with path.open("rb") as file:
         os.fsync(file.fileno())
+
+
+def _sync_names(folder: Path) -> None:
+    """Make sure that a new name is on the disk, where the system can: a loss of power could take it back."""
+    with suppress(OSError):
+        number = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(number)
+        finally:
+            os.close(number)
+
+
+def clear(folder: Path) -> None:
+    """Remove the temporary files that a kill has left in ``folder`` and below."""
+    for leftover in folder.rglob(".*.tmp"):
+        leftover.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""The one training loop, on Accelerate: budgets, schedules, averaging, checkpoints, resuming and stopping well.
+"""The one training loop, on Accelerate: schedules, averaging, validation, checkpoints, resuming and stopping well.
 
 An application describes its work as a :class:`Task` and calls :func:`fit`. All randomness inside the loop is derived
 from (seed, epoch, sample index) or (seed, step, process), so a resumed run repeats what an uninterrupted one does.
@@ -8,39 +8,33 @@ from __future__ import annotations
 
 import math
 import shutil
-import signal
-import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal
 
-import psutil
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
-from accelerate.utils import broadcast_object_list, send_to_device
-from safetensors import SafetensorError
+from accelerate.utils import send_to_device
 from timm.optim import create_optimizer_v2
 from timm.utils import ModelEmaV3
 from torch import Tensor, nn
 from torch.utils.tensorboard import SummaryWriter
 
 from mha_apps.errors import InputError
-from mha_apps.training import checkpoint, files, random, schedule
+from mha_apps.training import checkpoint, processes, random, schedule
+from mha_apps.training.budget import Budget
 from mha_apps.training.device import resolve_device, resolve_precision
+from mha_apps.training.feed import Feed
 from mha_apps.training.progress import Reporter
 from mha_apps.training.recipe import TrainingRecipe
-from mha_apps.training.report import write_report
+from mha_apps.training.report import Report, write_report
 from mha_apps.training.run import Run
+from mha_apps.training.signals import stop_signal
 
 LOG_SECONDS = 2.0
-VALIDATION_SHARE = 0.05  # most of a budget in minutes that one validation may take
-CLOSING_SHARE = 0.02  # of a budget in minutes, kept for saving and the report
-LEAST_VALIDATION = 200
 _STEP_STREAM = 0x57E9  # keeps the seeds of dropout apart from those of augmentation
 
 
@@ -66,6 +60,12 @@ class Task:
         monitor: the metric that selects the weights in ``model/``.
         mode: whether a smaller or a larger ``monitor`` is better.
         parameters: parameter groups for the optimiser, for learning rates of their own; the whole model when None.
+        facts: what ``summary.json`` says beside what the loop measures.
+        sections: adds the application's own sections to the report. Called in the first process, when ``model`` holds
+            the best weights; under a budget in minutes also before the first step, to know how long it takes.
+        ends_run: whether the run ends with this training. If not, the application writes ``summary.json`` and
+            ``report.html`` later.
+        later: share of a budget in minutes that the application needs for what it does after this training.
     """
 
     model: nn.Module
@@ -77,6 +77,10 @@ class Task:
     monitor: str = "loss"
     mode: Literal["min", "max"] = "min"
     parameters: list[dict[str, Any]] | None = None
+    facts: dict[str, Any] = field(default_factory=dict)
+    sections: Callable[[Report], object] | None = None
+    ends_run: bool = True
+    later: float = 0.0
 
 
 @dataclass
@@ -114,164 +118,170 @@ class _Trainer:
     def __init__(self, task: Task, recipe: TrainingRecipe, run: Run) -> None:
         recipe.check()
         self.task, self.recipe, self.run = task, recipe, run
-        self.device = resolve_device(recipe.device)
-        self.precision = resolve_precision(recipe.precision, self.device)
-        self.accelerator = _accelerator(self.device, self.precision)
-        self.world, self.rank = self.accelerator.num_processes, self.accelerator.process_index
+        device = resolve_device(recipe.device)
+        self.precision = resolve_precision(recipe.precision, device)
+        self.accelerator = _accelerator(device, self.precision)
         self.device = self.accelerator.device
-        self.batch_size = self._global_batch()
-        self.epoch_steps = max(1, task.examples // self.batch_size)
-        self.unit, amount = recipe.budget
-        self.limit = amount * {"epochs": self.epoch_steps, "steps": 1, "minutes": 60.0}[self.unit]
+        self.first = processes.is_first()
+        self.reporter = Reporter(self.first)
+        self.writer: SummaryWriter | None = None
+
+        self.batch_size = _global_batch(task, recipe)
+        self.feed = Feed(
+            task.batch,
+            examples=task.examples,
+            batch_size=self.batch_size,
+            accumulate=recipe.accumulate,
+            seed=recipe.seed,
+        )
+        self.epoch_steps = self.feed.epoch_steps
+        self.budget = Budget(*recipe.budget, epoch_steps=self.epoch_steps, later=task.later)
         self.validate_every = recipe.validate_steps or self.epoch_steps
-        self.reserve = 0.0  # seconds that the last validation and saving will take
         self.progress = Progress()
-        self._order_epoch: int | None = None  # the epoch whose order of examples is at hand
-        # A budget in minutes covers start-up, which ended just now.
-        self.clock = time.time() - psutil.Process().create_time() if self.unit == "minutes" else 0.0
-        self.started = time.monotonic()
+        self.logged = time.monotonic()
 
         model = task.model.to(self.device)
-        if self.world > 1 and self.device.type == "cuda":
+        if processes.count() > 1 and self.device.type == "cuda":
             model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
         self.raw = model
         # Copied before Accelerate wraps forward, or the copy would call the original's weights.
         self.average = ModelEmaV3(model, decay=recipe.ema, use_warmup=True) if recipe.ema else None
-        self.model, self.optimizer = self.accelerator.prepare(model, self._optimizer())
+        self.model, self.optimizer = self.accelerator.prepare(model, _optimizer(task, recipe, model))
         self.peaks = [group["lr"] for group in self.optimizer.param_groups]
-        self.loss_sum = torch.zeros((), dtype=torch.float64, device=self.device)
+        exact = torch.float32 if self.device.type == "mps" else torch.float64  # which MPS lacks
+        self.loss_sum = torch.zeros((), dtype=exact, device=self.device)
 
-    def _global_batch(self) -> int:
-        size = min(self.recipe.batch_size, self.task.examples)
-        if self.task.examples == 0 or self.task.validation_examples == 0:
-            raise InputError(
-                f"{self.task.examples} training and {self.task.validation_examples} validation examples: "
-                "at least one of each is needed; give more data"
-            )
-        if size % self.world and size == self.recipe.batch_size:
-            raise InputError(f"--batch-size {size}: must be divisible by the {self.world} processes")
-        return max(size - size % self.world, self.world)
-
-    def _optimizer(self) -> torch.optim.Optimizer:
-        recipe = self.recipe
-        weights: Any = self.task.parameters if self.task.parameters is not None else self.raw
-        try:
-            return create_optimizer_v2(
-                weights, opt=recipe.optimizer, lr=recipe.learning_rate, weight_decay=recipe.weight_decay
-            )
-        except (ValueError, AssertionError) as error:
-            raise InputError(f"--optimizer {recipe.optimizer}: timm knows none of that name ({error})") from error
-
-    # The clock and the budget ----------------------------------------------------------------------------------
-
-    @property
-    def seconds(self) -> float:
-        """Seconds charged to the run so far, resumes included."""
-        return self.clock + time.monotonic() - self.started
-
-    def _used(self) -> float:
-        """Share of the budget that is used, 0 to 1, the same in every process."""
-        if self.unit == "minutes":
-            return min(1.0, self._most(self.seconds / max(self.limit - self.reserve, 1e-9)))
-        return self.progress.step / self.limit
-
-    def _most(self, value: float) -> float:
-        """The largest value of any process: clocks and signals differ between them, decisions must not."""
-        if self.world == 1:
-            return value
-        every = self.accelerator.gather(torch.tensor([value], dtype=torch.float64, device=self.device))
-        return float(every.max())
-
-    # Training --------------------------------------------------------------------------------------------------
+    # The run from its begin to its end -------------------------------------------------------------------------
 
     def train(self) -> dict[str, Any]:
         self.run.begin()
         self._resume()
-        if self.rank == 0:
-            self.run.record(self.recipe)
-        writer = SummaryWriter(str(self.run.path), purge_step=self.progress.step) if self.rank == 0 else None
-        with _stop_signal() as stop, Reporter(self.rank == 0) as reporter, self._batches() as batches:
-            self.reporter, self.writer = reporter, writer
-            self._plan_validation()
-            saved = logged = time.monotonic()
-            while (used := self._used()) < 1 and not self._out_of_patience():
-                waited = time.monotonic()
-                batch = next(batches)
-                begun = time.monotonic()
-                loss, norm, rate = self._step(batch, used)
-                self.progress.step += 1
-                self.progress.examples += self.batch_size
-                self.progress.loss_steps += 1
-                self.progress.data_seconds += begun - waited
-                self.progress.train_seconds += time.monotonic() - waited
-                if time.monotonic() - logged >= LOG_SECONDS:
-                    logged = time.monotonic()
-                    self._log(loss, norm, rate, used)
+        processes.on_first(self._open)
+        with stop_signal() as stop, self.reporter, self.feed.from_step(self.progress.step) as batches:
+            self._plan()
+            saved = time.monotonic()
+            while (used := self.budget.used(self.progress.step)) < 1 and not self._out_of_patience():
+                self._step(batches, used)
                 if self.progress.step % self.validate_every == 0:
                     self._validate()
-                if self._most(stop.is_set()):
-                    self._save()
-                    raise Interrupted(self.run, self.progress.step)
-                if self._most(time.monotonic() - saved) >= 60 * self.recipe.checkpoint_minutes:
+                old = time.monotonic() - saved >= 60 * self.recipe.checkpoint_minutes
+                stopped, due = processes.most(stop.is_set(), old)
+                if stopped or due:
                     self._save()
                     saved = time.monotonic()
+                if stopped:
+                    raise Interrupted(self.run, self.progress.step)
             if self.progress.step == 0:
-                self._refuse_budget()
+                self._discard()
             if self.progress.step % self.validate_every or not self.progress.best_metrics:
                 self._validate()
             self._save()
-        if writer is not None:
-            writer.close()
         return self._finish()
 
-    def _refuse_budget(self) -> None:
+    def _open(self) -> None:
+        if not self.run.new:
+            self.run.reopen()
+        self.run.record(self.recipe)
+        self.writer = SummaryWriter(str(self.run.path), purge_step=self.progress.step)
+
+    def _discard(self) -> None:
         """Start-up used up the minutes: untrained weights must not pass for a run, so its folder goes."""
-        self.accelerator.wait_for_everyone()
         if self.writer is not None:
             self.writer.close()
-            shutil.rmtree(self.run.path)
-        used = self.seconds + self.reserve
-        raise InputError(
-            f"--minutes {self.recipe.minutes:g}: start-up and the last validation take {used:.0f} seconds here, so "
-            f"nothing is left to train in; give {math.ceil(used / 30) + 1} minutes or more"
-        )
+            if self.run.new:
+                shutil.rmtree(self.run.path)
+        raise self.budget.refusal()
 
     def _out_of_patience(self) -> bool:
         return self.recipe.patience is not None and self.progress.stale >= self.recipe.patience
 
-    def _step(self, batch: Any, used: float) -> tuple[Tensor, Tensor | None, float]:
-        recipe, step = self.recipe, self.progress.step
-        # The middle of a step, so that neither the first nor the last has a learning rate of zero.
-        middle = used if self.unit == "minutes" else used + 0.5 / self.limit
-        factor = schedule.multiplier(recipe.schedule, middle, recipe.warmup)
-        for group, peak in zip(self.optimizer.param_groups, self.peaks, strict=True):
-            group["lr"] = peak * factor
-        # Dropout depends on (seed, step, process) alone, so no generator state needs saving.
-        torch.manual_seed(random.derive(recipe.seed, _STEP_STREAM, step, self.rank))
-        self.model.train()
-        total = torch.zeros((), device=self.device)
-        pieces = batch if isinstance(batch, list) else [batch]
-        for number, piece in enumerate(pieces):
-            last = number == len(pieces) - 1
-            with nullcontext() if last else self.accelerator.no_sync(self.model):
-                loss = self.task.loss(self.model, send_to_device(piece, self.device)) / len(pieces)
-                self.accelerator.backward(loss)
-                total += loss.detach()
+    def _finish(self) -> dict[str, Any]:
+        if self.writer is not None:
+            self.writer.close()
+        model = self.accelerator.unwrap_model(self.model, keep_fp32_wrapper=False)
+        processes.on_first(lambda: self.run.load_weights(model))
+        processes.share(model.state_dict().values())
+        self.accelerator.free_memory()
+        model.eval()
+        summary = self._summary()
+        if self.task.ends_run:
+            processes.on_first(lambda: self._close(summary))
+        return summary
+
+    def _close(self, summary: dict[str, Any]) -> None:
+        self.run.write_summary(summary)
+        write_report(self.run, self.task.sections)
+
+    def _summary(self) -> dict[str, Any]:
+        progress = self.progress
+        trained = max(progress.train_seconds, 1e-9)
+        return {
+            **{f"validation_{name}": value for name, value in progress.best_metrics.items()},
+            "best_step": progress.best_step,
+            "steps": progress.step,
+            "epochs": progress.step / self.epoch_steps,
+            "seconds": round(self.budget.seconds, 3),
+            "examples_per_second": round(progress.examples / trained, 1),
+            "data_wait_share": round(progress.data_seconds / trained, 4),
+            "parameters": sum(weight.numel() for weight in self.raw.parameters()),
+            "device": str(self.device),
+            "precision": self.precision,
+            "processes": processes.count(),
+            **self.task.facts,
+        }
+
+    # One step --------------------------------------------------------------------------------------------------
+
+    def _step(self, batches: Iterator[list[Any]], used: float) -> None:
+        progress, begun = self.progress, time.monotonic()
+        pieces = next(batches)
+        progress.data_seconds += time.monotonic() - begun
+        rate = self._set_rate(used)
+        loss = self._gradient(pieces)
         norm = None
-        if recipe.clip:
-            norm = self.accelerator.clip_grad_norm_(self.model.parameters(), recipe.clip)
+        if self.recipe.clip:
+            norm = self.accelerator.clip_grad_norm_(self.model.parameters(), self.recipe.clip)
         # A GPU is not made to wait for every step: there the look is taken when the step is logged.
         if self.device.type == "cpu":
-            self._require_finite(total)
+            self._require_finite(loss)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         if self.average is not None:
-            self.average.update(self.raw, step=step)
-        self.loss_sum += total
-        return total, norm, self.peaks[0] * factor
+            self.average.update(self.raw, step=progress.step)
+        self.loss_sum += loss
+        progress.loss_steps += 1
+        progress.step += 1
+        progress.examples += self.batch_size
+        progress.train_seconds += time.monotonic() - begun
+        if time.monotonic() - self.logged >= LOG_SECONDS:
+            self.logged = time.monotonic()
+            self._log(loss, norm, rate, used)
+
+    def _set_rate(self, used: float) -> float:
+        """Set each group's learning rate; returns the first one's."""
+        # The middle of a step, so that neither the first nor the last has a learning rate of zero.
+        middle = used if self.budget.timed else used + 0.5 / self.budget.limit
+        factor = schedule.multiplier(self.recipe.schedule, middle, self.recipe.warmup)
+        for group, peak in zip(self.optimizer.param_groups, self.peaks, strict=True):
+            group["lr"] = peak * factor
+        return self.peaks[0] * factor
+
+    def _gradient(self, pieces: list[Any]) -> Tensor:
+        """Add up the gradient of a batch; returns its mean loss, in this process."""
+        # Dropout depends on (seed, step, process) alone, so no generator state needs saving.
+        torch.manual_seed(random.derive(self.recipe.seed, _STEP_STREAM, self.progress.step, processes.rank()))
+        self.model.train()
+        total = torch.zeros((), device=self.device)
+        for number, piece in enumerate(pieces, start=1):
+            with nullcontext() if number == len(pieces) else self.accelerator.no_sync(self.model):
+                loss = self.task.loss(self.model, send_to_device(piece, self.device)) / len(pieces)
+                self.accelerator.backward(loss)
+                total += loss.detach()
+        return total
 
     def _require_finite(self, loss: Tensor) -> None:
-        if torch.isfinite(loss):
+        [failed] = processes.most(not torch.isfinite(loss))
+        if not failed:
             return
         bad = [
             name
@@ -289,216 +299,167 @@ class _Trainer:
             f"lower --learning-rate or lengthen --warmup ({kept})"
         )
 
-    @contextmanager
-    def _batches(self) -> Iterator[Iterator[Any]]:
-        """Batches from the current step on, each made in a thread while the step before it runs."""
-        with ThreadPoolExecutor(1, "batches") as pool:
-            ahead: Future[Any] = pool.submit(self._batch, self.progress.step)
-
-            def batches() -> Iterator[Any]:
-                nonlocal ahead
-                step = self.progress.step
-                while True:
-                    ready, step = ahead, step + 1
-                    batch = ready.result()
-                    ahead = pool.submit(self._batch, step)
-                    yield batch
-
-            yield batches()
-
-    def _batch(self, step: int) -> Any:
-        epoch, position = divmod(step, self.epoch_steps)
-        if self._order_epoch != epoch:
-            self._order = random.permutation(self.recipe.seed, epoch, self.task.examples)
-            self._order_epoch = epoch
-        begin = position * self.batch_size
-        indices = self._order[begin : begin + self.batch_size][self.rank :: self.world]
-        if self.recipe.accumulate == 1:
-            return self.task.batch(indices, epoch)
-        return [self.task.batch(piece, epoch) for piece in indices.chunk(self.recipe.accumulate)]
-
     # Validation ------------------------------------------------------------------------------------------------
+
+    def _plan(self) -> None:
+        """Set how many examples a validation takes; under a budget in minutes time what comes after the last step."""
+        every, progress = self.task.validation_examples, self.progress
+        if not self.budget.timed:
+            progress.validation_examples = every
+            return
+        probe = torch.arange(min(every, self.batch_size))
+        self._evaluate(probe)  # warms up
+        with self.budget.closes("validation"):
+            self._evaluate(probe)
+        [each] = processes.most(self.budget.closing["validation"] / len(probe))
+        if not progress.validation_examples:  # a resumed run keeps its choice, so that its metrics compare
+            progress.validation_examples = self.budget.validation_examples(every, each)
+        self.budget.closing["validation"] = each * progress.validation_examples
+        if progress.validation_examples < every:
+            self.reporter.say(
+                f"validation takes {progress.validation_examples} of {every} examples, to fit into the budget"
+            )
+        if self.first and self.task.ends_run:
+            with self.budget.closes("report"):
+                self.raw.eval()
+                write_report(self.run, self.task.sections).unlink()
 
     def _evaluated(self) -> nn.Module:
         return self.average.module if self.average is not None else self.raw
 
-    def _evaluate(self, indices: Tensor) -> dict[str, Tensor]:
-        """Sums over this process's share of ``indices``."""
+    def _evaluate(self, indices: Tensor) -> dict[str, float]:
+        """Sums over ``indices`` of which each process takes a share."""
         model = self._evaluated().eval()
-        sums: dict[str, Tensor] = {}
+        processes.share(model.buffers())
+        sums: dict[str, float] = {}
         with torch.no_grad(), self.accelerator.autocast():
-            for part in indices[self.rank :: self.world].split(max(1, self.batch_size // self.world)):
+            share = indices[processes.rank() :: processes.count()]
+            for part in share.split(max(1, self.batch_size // processes.count())):
                 for name, values in self.task.evaluate(model, part).items():
-                    sums[name] = sums.get(name, torch.zeros((), dtype=torch.float64)) + values.double().sum().cpu()
-        return sums
+                    sums[name] = sums.get(name, 0.0) + float(values.cpu().double().sum())
+        return processes.sums(sums)
 
     def _validate(self) -> None:
-        begun = time.monotonic()
-        count = self.progress.validation_examples
+        progress = self.progress
+        count = progress.validation_examples
         # Sources may be sorted by class: a part of them must be drawn, the same one each time.
         order = random.permutation(self.recipe.seed, -1, self.task.validation_examples)
-        sums = self._evaluate(order[:count].sort().values)
-        if self.world > 1:
-            # A process whose share is empty has no names of its own; the first process always has them.
-            names = sorted(sums) if self.rank == 0 else []
-            holder = [names]
-            broadcast_object_list(holder)
-            stacked = torch.stack([sums.get(name, torch.zeros((), dtype=torch.float64)) for name in holder[0]])
-            stacked = self.accelerator.reduce(stacked.to(self.device), "sum").cpu()
-            sums = dict(zip(holder[0], stacked, strict=True))
-        metrics = {name: float(total) / count for name, total in sums.items()}
+        with self.budget.closes("validation"):
+            sums = self._evaluate(order[:count].sort().values)
+        metrics = {name: total / count for name, total in sums.items()}
         value = metrics[self.task.monitor]
         if not math.isfinite(value):
             raise InputError(self._diverged(f"the validation {self.task.monitor} is {value}"))
-        best = self.progress.best
-        improved = math.isnan(best) or (value < best if self.task.mode == "min" else value > best)
-        self.progress.stale = 0 if improved else self.progress.stale + 1
-        # Of equals the later is kept: it has been trained longer at a smaller learning rate.
-        better = improved or value == best
+        better = self._judge(value, metrics)
         if better:
-            self.progress.best, self.progress.best_step = value, self.progress.step
-            self.progress.best_metrics = metrics
-            if self.rank == 0:
-                _save_model(self._evaluated(), self.run.model_dir)
-        self.reserve = max(self.reserve, time.monotonic() - begun + CLOSING_SHARE * self.limit)
-        if self.progress.loss_steps:
-            metrics = {"train_loss": self._mean_loss_sum() / self.progress.loss_steps} | metrics
+            with self.budget.closes("model"):
+                processes.on_first(lambda: self.run.save_model(self._evaluated()))
+        if progress.loss_steps:
+            metrics = {"train_loss": self._mean_loss_sum() / progress.loss_steps} | metrics
             self.loss_sum.zero_()
-            self.progress.loss_steps = 0
+            progress.loss_steps = 0
         self._record("validation", metrics)
         words = {"train_loss": "training loss"}
         shown = ", ".join(f"{words.get(name, f'validation {name}')} {number:.4g}" for name, number in metrics.items())
-        epoch = self.progress.step / self.epoch_steps
-        self.reporter.say(f"epoch {epoch:g}, step {self.progress.step}: {shown}{' (best)' if better else ''}")
+        epoch = progress.step / self.epoch_steps
+        self.reporter.say(f"epoch {epoch:g}, step {progress.step}: {shown}{' (best)' if better else ''}")
 
-    def _plan_validation(self) -> None:
-        """Set how many examples a validation takes: all, or under a budget in minutes what fits into a part of it."""
-        every = self.task.validation_examples
-        if self.unit != "minutes":
-            self.progress.validation_examples = every
-            return
-        probe = torch.arange(min(every, self.batch_size))
-        for _ in range(2):  # the first pass also warms up
-            begun = time.monotonic()
-            self._evaluate(probe)
-            seconds = self._most((time.monotonic() - begun) / len(probe))
-        if not self.progress.validation_examples:  # a resumed run keeps its choice, so that its metrics compare
-            fitting = int(VALIDATION_SHARE * self.limit / max(seconds, 1e-9))
-            self.progress.validation_examples = min(every, max(fitting, LEAST_VALIDATION))
-        if self.progress.validation_examples < every:
-            self.reporter.say(
-                f"validation takes {self.progress.validation_examples} of {every} examples, to fit into the budget"
-            )
-        self.reserve = seconds * self.progress.validation_examples + CLOSING_SHARE * self.limit
+    def _judge(self, value: float, metrics: dict[str, float]) -> bool:
+        """Whether these are the weights to keep."""
+        progress, best = self.progress, self.progress.best
+        improved = math.isnan(best) or (value < best if self.task.mode == "min" else value > best)
+        progress.stale = 0 if improved else progress.stale + 1
+        # Of equals the later is kept: it has been trained longer at a smaller learning rate.
+        better = improved or value == best
+        if better:
+            progress.best, progress.best_step, progress.best_metrics = value, progress.step, metrics
+        return better
 
     # Records ---------------------------------------------------------------------------------------------------
 
     def _log(self, loss: Tensor, norm: Tensor | None, rate: float, used: float) -> None:
-        if self.device.type != "cpu":
-            self._require_finite(loss)
         progress = self.progress
         speed = progress.examples / max(progress.train_seconds, 1e-9)
         values = {"loss": loss.item(), "learning_rate": rate, "examples_per_second": speed}
         if norm is not None:
             values["gradient_norm"] = float(norm)
         self._record("train", values)
-        left = self.seconds * (1 - used) / max(used, 1e-9)
-        if self.unit == "minutes":
-            left = self.limit - self.seconds
-        epoch = progress.step / self.epoch_steps
         self.reporter.update(
-            f"epoch {epoch:.1f}, step {progress.step}, loss {values['loss']:.4f}, lr {rate:.1e}, {speed:,.0f}/s",
+            f"epoch {progress.step / self.epoch_steps:.1f}, step {progress.step}, loss {values['loss']:.4f}, "
+            f"lr {rate:.1e}, {speed:,.0f}/s",
             used,
-            left,
+            self.budget.seconds_left(used),
         )
 
     def _record(self, phase: str, values: dict[str, float]) -> None:
-        if self.rank != 0:
+        if not self.first:
             return
         step = self.progress.step
-        self.run.log({"phase": phase, "step": step, "epoch": step / self.epoch_steps, "seconds": self.seconds} | values)
+        place = {"phase": phase, "step": step, "epoch": step / self.epoch_steps, "seconds": self.budget.seconds}
+        self.run.log(place | values)
         if self.writer is not None:
             for name, value in values.items():
                 self.writer.add_scalar(f"{phase}/{name}", value, step)
 
     def _mean_loss_sum(self) -> float:
         """The losses added up since the last validation, averaged over the processes."""
-        if self.world > 1:
-            self.loss_sum = self.accelerator.reduce(self.loss_sum, "mean")
-        return float(self.loss_sum)
+        return processes.sums({"loss": float(self.loss_sum)})["loss"] / processes.count()
+
+    # Checkpoints -----------------------------------------------------------------------------------------------
 
     def _save(self) -> None:
-        self.progress.seconds, self.progress.loss_sum = self.seconds, self._mean_loss_sum()
-        if self.rank != 0:
-            return
-        size = self.run.metrics_path.stat().st_size if self.run.metrics_path.exists() else 0
-        scaler = self.accelerator.scaler
-        state = {
+        self.progress.seconds, self.progress.loss_sum = self.budget.seconds, self._mean_loss_sum()
+        with self.budget.closes("saving"):
+            processes.on_first(lambda: checkpoint.save(self.run.last_dir, self.progress.step, self._state()))
+
+    def _state(self) -> dict[str, Any]:
+        metrics, scaler = self.run.metrics_path, self.accelerator.scaler
+        return {
             "progress": dict(vars(self.progress)),
-            "metrics_bytes": size,
+            "metrics_bytes": metrics.stat().st_size if metrics.exists() else 0,
             "model": self.raw.state_dict(),
+            "optimizer_name": self.recipe.optimizer,
             "optimizer": self.optimizer.state_dict(),
             "average": self.average.state_dict() if self.average is not None else None,
             "scaler": scaler.state_dict() if scaler is not None else None,
         }
-        checkpoint.save(self.run.last_dir, self.progress.step, state)
 
     def _resume(self) -> None:
-        state, damaged = checkpoint.load(self.run.last_dir)
+        """Take up the newest checkpoint that is whole; without one training starts at step 0."""
+        state, damaged = processes.on_first(lambda: checkpoint.load(self.run.last_dir))
         for line in damaged:
-            Reporter(self.rank == 0).say(line)
+            self.reporter.say(line)
         if state is None:
             if self.run.metrics_path.exists():
-                Reporter(self.rank == 0).say(f"{self.run.last_dir}: holds no checkpoint; training starts at step 0")
-            if self.rank == 0:
-                self.run.truncate_metrics(0)
-            return
+                self.reporter.say(f"{self.run.last_dir}: holds no checkpoint; training starts at step 0")
+        else:
+            self._take_up(state)
+        if self.first:
+            self.run.truncate_metrics(0 if state is None else state["metrics_bytes"])
+
+    def _take_up(self, state: dict[str, Any]) -> None:
         try:
+            if (name := state["optimizer_name"]) != self.recipe.optimizer:
+                raise ValueError(f"it is of --optimizer {name}, not {self.recipe.optimizer}")
             self.raw.load_state_dict(state["model"])
+            decays = [group["weight_decay"] for group in self.optimizer.param_groups]
             self.optimizer.load_state_dict(state["optimizer"])
+            for group, decay in zip(self.optimizer.param_groups, decays, strict=True):
+                group["weight_decay"] = decay  # as the recipe says today, like the learning rate
             if self.average is not None:
                 self.average.load_state_dict(state["average"])
             if self.accelerator.scaler is not None and state["scaler"] is not None:
                 self.accelerator.scaler.load_state_dict(state["scaler"])
-        except (RuntimeError, ValueError, KeyError, TypeError) as error:
+            self.progress = Progress(**state["progress"])
+        except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
             reason = str(error).splitlines()[-1].strip()
             raise InputError(
                 f"{self.run.last_dir}: its checkpoint does not fit this model ({reason}); "
                 "resume with the recipe that the run was made with"
             ) from error
-        self.progress = Progress(**state["progress"])
-        self.clock += self.progress.seconds
+        self.budget.resume(self.progress.seconds)
+        # Each process holds a share of what the first one saved as their mean.
         self.loss_sum.fill_(self.progress.loss_sum)
-        if self.rank == 0:
-            self.run.truncate_metrics(state["metrics_bytes"])
-
-    def _finish(self) -> dict[str, Any]:
-        self.accelerator.wait_for_everyone()
-        progress = self.progress
-        summary = {
-            **{f"validation_{name}": value for name, value in progress.best_metrics.items()},
-            "best_step": progress.best_step,
-            "steps": progress.step,
-            "epochs": progress.step / self.epoch_steps,
-            "seconds": round(self.seconds, 3),
-            "examples_per_second": round(progress.examples / max(progress.train_seconds, 1e-9), 1),
-            "data_wait_share": round(progress.data_seconds / max(progress.train_seconds, 1e-9), 4),
-            "parameters": sum(weight.numel() for weight in self.raw.parameters()),
-            "device": str(self.device),
-            "precision": self.precision,
-            "processes": self.world,
-        }
-        if self.rank == 0:
-            self.run.write_summary(summary)
-            write_report(self.run)
-        model = self.accelerator.unwrap_model(self.model, keep_fp32_wrapper=False)
-        if self.run.model_dir.exists():
-            from safetensors.torch import load_model
-
-            load_model(model, str(self.run.model_dir / "model.safetensors"))
-        self.accelerator.free_memory()
-        model.eval()
-        return summary
 
 
 def _accelerator(device: torch.device, precision: str) -> Accelerator:
@@ -508,39 +469,24 @@ def _accelerator(device: torch.device, precision: str) -> Accelerator:
     return Accelerator(cpu=device.type == "cpu", mixed_precision=mixed)
 
 
-def _save_model(model: nn.Module, folder: Path) -> None:
-    """``save_pretrained``, with each file replaced at once."""
-    with files.disk_errors(folder):
-        folder.mkdir(exist_ok=True)
-        temporary = folder / ".new"
-        temporary.mkdir(exist_ok=True)
-        try:
-            model.save_pretrained(temporary)  # type: ignore[operator]
-        except SafetensorError as error:  # safetensors wraps what the operating system says
-            raise OSError(str(error)) from error
-        for path in sorted(temporary.iterdir()):
-            files.sync(path)
-            path.replace(folder / path.name)
-        temporary.rmdir()
+def _global_batch(task: Task, recipe: TrainingRecipe) -> int:
+    """Examples in a step over all processes: as asked for, less where the data is smaller."""
+    size, count = min(recipe.batch_size, task.examples), processes.count()
+    if task.examples == 0 or task.validation_examples == 0:
+        raise InputError(
+            f"{task.examples} training and {task.validation_examples} validation examples: "
+            "at least one of each is needed; give more data"
+        )
+    if size % count and size == recipe.batch_size:
+        raise InputError(f"--batch-size {size}: must be divisible by the {count} processes")
+    return max(size - size % count, count)
 
 
-@contextmanager
-def _stop_signal() -> Iterator[threading.Event]:
-    """An event that SIGINT and SIGTERM set; a second SIGINT ends the process at once."""
-    stop = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield stop  # signals can be had in the main thread only
-        return
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-
-    def handle(number: int, frame: object) -> None:
-        stop.set()
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-    for number in before:
-        signal.signal(number, handle)
+def _optimizer(task: Task, recipe: TrainingRecipe, model: nn.Module) -> torch.optim.Optimizer:
+    weights: Any = task.parameters if task.parameters is not None else model
     try:
-        yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        return create_optimizer_v2(
+            weights, opt=recipe.optimizer, lr=recipe.learning_rate, weight_decay=recipe.weight_decay
+        )
+    except (ValueError, AssertionError) as error:
+        raise InputError(f"--optimizer {recipe.optimizer}: timm knows none of that name ({error})") from error

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import html
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -63,7 +63,9 @@ class Report:
     def figure(self, figure: Figure, caption: str, *, save: Path | None = None) -> Report:
         """A matplotlib figure, embedded as PNG, and written to ``save`` too. The caption says what to see in it."""
         buffer = io.BytesIO()
-        figure.savefig(buffer, format="png", dpi=110, bbox_inches="tight")
+        # A figure that arranges itself is drawn once; tight bounds would draw it a second time to find them.
+        tight = None if figure.get_layout_engine() is not None else "tight"
+        figure.savefig(buffer, format="png", dpi=110, bbox_inches=tight)
         if save is not None:
             with files.disk_errors(save):
                 save.parent.mkdir(parents=True, exist_ok=True)
@@ -132,19 +134,18 @@ def curves(records: list[dict[str, Any]], title: str = "") -> Figure:
     return figure
 
 
-def write_report(run: Run) -> Path:
-    """``report.html`` of a run: its curves, its summary and its recipe."""
+def write_report(run: Run, sections: Callable[[Report], object] | None = None) -> Path:
+    """``report.html`` of a run: its curves, what ``sections`` adds, its summary and its recipe."""
     import pandas as pd
 
-    config = run.config
-    recipe = pd.DataFrame({"value": {name: str(value) for name, value in config["recipe"].items()}})
-    summary = pd.DataFrame({"value": {name.replace("_", " "): value for name, value in run.summary().items()}})
-    return (
-        Report(f"{run.kind}: {run.path.name}")
-        .figure(curves(run.metrics()), "What the loss and the metrics did; the best validation selects the weights.")
-        .heading("Summary")
-        .table(summary.astype(str))
-        .heading("Recipe")
-        .table(recipe)
-        .write(run.path / "report.html")
-    )
+    def table(facts: dict[str, Any]) -> pd.DataFrame:
+        return pd.DataFrame({"value": {name.replace("_", " "): str(value) for name, value in facts.items()}})
+
+    report = Report(f"{run.kind}: {run.path.name}")
+    caption = "What the loss and the metrics did; the best validation selects the weights."
+    report.figure(curves(run.metrics()), caption, save=run.plots_dir / "curves.png")
+    if sections is not None:
+        sections(report)
+    report.heading("Summary").table(table(run.summary()))
+    report.heading("Recipe").table(table(run.config["recipe"]))
+    return report.write(run.path / "report.html")

@@ -24,7 +24,7 @@ import tomli_w
 
 from mha_apps import __version__
 from mha_apps.errors import InputError
-from mha_apps.training import files
+from mha_apps.training import files, processes
 from mha_apps.training.recipe import Recipe, TrainingRecipe, from_table, to_table
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ class Run:
 
     def __init__(self, path: Path, begin: Callable[[], object] | None = None) -> None:
         self.path = path
+        self.new = begin is not None
         self._begin = begin
 
     @classmethod
@@ -54,16 +55,11 @@ class Run:
         Raises:
             InputError: the folder holds a run and ``force`` is not set, holds other things, or cannot be written.
         """
-        # Under several processes the first decides and all hear of it, the refusal too.
         import torch
 
-        cpu = recipe.device == "cpu" or not torch.cuda.is_available()
-        path = _on_first_process(lambda: _free(out, kind, force), cpu)
-
-        def begin() -> None:
-            _on_first_process(lambda: _make(path, recipe, kind, force), cpu)
-
-        return cls(path, begin)
+        processes.begin(cpu=recipe.device == "cpu" or not torch.cuda.is_available())
+        path = processes.on_first(lambda: _free(out, kind, force))
+        return cls(path, lambda: processes.on_first(lambda: _make(path, recipe, kind, force)))
 
     def begin(self) -> None:
         """Make the folder and write ``config.toml``, once; called when nothing can be refused any more."""
@@ -134,6 +130,35 @@ class Run:
             raise InputError(f"{self.model_dir}: its weights cannot be loaded ({reason}); train again") from error
         return model.eval()
 
+    def save_model(self, model: nn.Module, name: str = "model") -> None:
+        """Put ``model`` into the folder ``name`` of the run by its ``save_pretrained``, each file replaced at once."""
+        from safetensors import SafetensorError
+
+        folder = self.path / name
+        with files.disk_errors(folder):
+            temporary = folder / ".new"
+            temporary.mkdir(parents=True, exist_ok=True)
+            try:
+                model.save_pretrained(temporary)  # type: ignore[operator]
+            except SafetensorError as error:  # safetensors wraps what the operating system says
+                raise OSError(str(error)) from error
+            for path in sorted(temporary.iterdir()):
+                files.sync(path)
+                path.replace(folder / path.name)
+            temporary.rmdir()
+
+    def load_weights(self, model: nn.Module) -> None:
+        """Put the best weights on validation into ``model``; InputError when they are damaged."""
+        from safetensors import SafetensorError
+        from safetensors.torch import load_model
+
+        path = self.model_dir / "model.safetensors"
+        try:
+            load_model(model, str(path))
+        except (OSError, SafetensorError, RuntimeError) as error:
+            reason = str(error).splitlines()[0]
+            raise InputError(f"{path}: cannot be loaded ({reason}); train again with another --out") from error
+
     @property
     def last_dir(self) -> Path:
         """The checkpoints that resume uses."""
@@ -161,17 +186,31 @@ class Run:
         """All records of ``metrics.jsonl``; a last line that a kill cut short is left out."""
         if not self.metrics_path.exists():
             return []
-        lines = self.metrics_path.read_text(encoding="utf-8").split("\n")
-        return [json.loads(line) for line in lines[:-1]]
+        lines = self.metrics_path.read_bytes().split(b"\n")[:-1]
+        try:
+            return [json.loads(line) for line in lines]
+        except ValueError as error:
+            number = next(number for number, line in enumerate(lines, start=1) if not _is_json(line))
+            raise InputError(f"{self.metrics_path}: line {number} is damaged; remove it") from error
 
     def truncate_metrics(self, size: int) -> None:
-        """Forget what was logged after ``metrics.jsonl`` had ``size`` bytes: a resumed run logs it again."""
+        """Forget what was logged after ``metrics.jsonl`` had ``size`` bytes: a resumed run logs it again.
+
+        A file that is shorter, after a loss of power, loses its last line if that was cut.
+        """
         if self.metrics_path.exists():
-            os.truncate(self.metrics_path, min(size, self.metrics_path.stat().st_size))
+            content = self.metrics_path.read_bytes()[:size]
+            os.truncate(self.metrics_path, content.rfind(b"\n") + 1)
 
     def write_summary(self, summary: dict[str, Any]) -> None:
         """Write ``summary.json`` whole."""
         files.replace_text(self.path / "summary.json", json.dumps(summary, indent=2) + "\n")
+
+    def reopen(self) -> None:
+        """Remove what says that the run has ended, and what a kill has left: the run goes on."""
+        files.clear(self.path)
+        for name in ("summary.json", "report.html"):
+            (self.path / name).unlink(missing_ok=True)
 
     def summary(self) -> dict[str, Any]:
         """``summary.json``, or an empty dict before the run has ended."""
@@ -182,6 +221,14 @@ class Run:
             return dict(json.loads(path.read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError) as error:
             raise InputError(f"{path}: cannot be read ({error}); restore it or train again") from error
+
+
+def _is_json(line: bytes) -> bool:
+    try:
+        json.loads(line)
+    except ValueError:
+        return False
+    return True
 
 
 def environment() -> dict[str, Any]:
@@ -261,21 +308,3 @@ def _unused(path: Path) -> Path:
         count += 1
         free = path.with_name(f"{path.name}-{count}")
     return free
-
-
-def _on_first_process(make: Callable[[], Path], cpu: bool) -> Path:
-    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
-        return make()
-    from accelerate import PartialState
-    from accelerate.utils import broadcast_object_list
-
-    answer: list[Any] = [None, None]
-    if PartialState(cpu=cpu).is_main_process:
-        try:
-            answer = [make(), None]
-        except InputError as error:
-            answer = [None, str(error)]
-    broadcast_object_list(answer)
-    if answer[1] is not None:
-        raise InputError(answer[1])
-    return answer[0]

@@ -1,0 +1,87 @@
+"""How much of a training is used up: steps, or minutes from the start of the process to its end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psutil
+
+from mha_apps.errors import InputError
+from mha_apps.training import processes
+
+VALIDATION_SHARE = 0.05  # most of a budget in minutes that one validation may take
+LEAST_VALIDATION = 200
+# Of a budget in minutes, kept free beside what was timed: the process's own end, and a machine that others use too.
+SPARE = 0.005
+
+
+class Budget:
+    """The budget of one training and what was charged to it.
+
+    Args:
+        unit: epochs, steps or minutes.
+        amount: how many of them.
+        epoch_steps: optimiser steps in an epoch.
+        later: share of the minutes that the application needs after this training.
+    """
+
+    def __init__(self, unit: str, amount: float, *, epoch_steps: int, later: float = 0.0) -> None:
+        self.unit = unit
+        self.timed = unit == "minutes"
+        self.limit = amount * {"epochs": epoch_steps, "steps": 1, "minutes": 60.0}[unit]
+        self.later = later
+        self.closing: dict[str, float] = {}  # seconds of what comes after the last step, as last timed
+        # Minutes cover start-up, which ended just now.
+        self.charged = time.time() - psutil.Process().create_time() if self.timed else 0.0
+        self.since = time.monotonic()
+        self.begun = self.charged
+
+    @property
+    def seconds(self) -> float:
+        """Seconds charged so far, those of earlier processes that the run was resumed from included."""
+        return self.charged + time.monotonic() - self.since
+
+    def resume(self, seconds: float) -> None:
+        """Charge what the run had used when its checkpoint was written; work that a kill lost is not charged."""
+        self.charged += seconds
+
+    @property
+    def usable(self) -> float:
+        """Steps, or seconds from the process's start, at which the last step ends."""
+        if not self.timed:
+            return self.limit
+        return self.limit - self.later * (self.limit - self.begun) - sum(self.closing.values()) - SPARE * self.limit
+
+    @contextmanager
+    def closes(self, part: str) -> Iterator[None]:
+        """Time a part of what comes after the last step (validation, saving, report) wherever else it is done."""
+        begun = time.monotonic()
+        yield
+        self.closing[part] = time.monotonic() - begun
+
+    def used(self, step: int) -> float:
+        """Share that is used, 0 to 1, the same in every process."""
+        if not self.timed:
+            return step / self.limit
+        return min(1.0, processes.most(self.seconds)[0] / max(self.usable, 1e-9))
+
+    def seconds_left(self, used: float) -> float:
+        """An estimate for people."""
+        return self.limit - self.seconds if self.timed else self.seconds * (1 - used) / max(used, 1e-9)
+
+    def validation_examples(self, every: int, seconds_each: float) -> int:
+        """How many of ``every`` validation examples a validation takes: what fits into its share of the minutes."""
+        if not self.timed:
+            return every
+        fitting = int(VALIDATION_SHARE * self.limit / max(seconds_each, 1e-9))
+        return min(every, max(fitting, LEAST_VALIDATION))
+
+    def refusal(self) -> InputError:
+        """What to say when start-up and closing leave nothing to train in."""
+        needed = self.seconds + self.limit - self.usable
+        return InputError(
+            f"--minutes {self.limit / 60:g}: start-up and the last validation take {needed:.0f} seconds here, so "
+            f"nothing is left to train in; give {int(needed / 30) + 2} minutes or more"
+        )
