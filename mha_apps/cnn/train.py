@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
-from accelerate import PartialState
 from safetensors.torch import load_file
 
 from mha_apps.cnn.models import GatedCNN, backbone, model_channels
@@ -18,6 +17,7 @@ from mha_apps.training import files
 from mha_apps.training.device import resolve_device, resolve_precision
 from mha_apps.training.loop import fit
 from mha_apps.training.random import seed_everything
+from mha_apps.training.report import Report
 from mha_apps.training.run import Run
 
 __all__ = ["build", "evaluate", "load_model", "train"]
@@ -56,13 +56,22 @@ def train(
     task = classification_task(model, training, validation, recipe, mean=model.mean, std=model.std, parameters=groups)
     if run is None:
         run = Run.create(out, recipe, "cnn", force=force)
-    summary = fit(task, recipe, run)
-    gates = gate_parameters(model)
-    described = {"gates": len(model.gates), "gate_parameters": sum(weight.numel() for weight in gates)}
-    if PartialState().is_main_process:
-        run.write_summary(summary | described | {"train": training.describe(), "validation": validation.describe()})
-        files.replace_text(run.path / "gates.txt", f"{model.gates or 'no gates'}\n")
+    task.facts = {
+        "gates": len(model.gates),
+        "gate_parameters": sum(weight.numel() for weight in gate_parameters(model)),
+        "train": training.describe(),
+        "validation": validation.describe(),
+    }
+    task.sections = lambda report: _gates(report, run, model)
+    fit(task, recipe, run)
     return run
+
+
+def _gates(report: Report, run: Run, model: GatedCNN) -> None:
+    """What was plugged in where."""
+    listed = f"{model.gates or 'no gates'}"
+    files.replace_text(run.path / "gates.txt", f"{listed}\n")
+    report.heading("Gates").code(listed)
 
 
 def build(recipe: CnnRecipe, training: ImageSet) -> GatedCNN:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
 import shutil
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -16,7 +15,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mha_apps.errors import InputError
-from mha_apps.training import Interrupted, Run, Task, fit, resolve_device, resolve_precision, seed_everything
+from mha_apps.training import (
+    Interrupted,
+    Run,
+    Task,
+    fit,
+    processes,
+    resolve_device,
+    resolve_precision,
+    seed_everything,
+)
 
 from .conformal import Calibration, scores
 from .engine import forecast_origins
@@ -84,16 +92,23 @@ def train(
     _clear_aside(run)
 
     summary, model, held_out = prepare(frame, plan, recipe, run)
-    if held_out is not None:
-        held_out.save_pretrained(run.path / HELD_OUT)
-    model.save_pretrained(run.model_dir)
-    run.write_summary(summary)
+    processes.on_first(lambda: _finish(run, summary, model, held_out, frame))
+    return run
+
+
+def _finish(
+    run: Run, summary: dict[str, Any], model: ForecastModel, held_out: ForecastModel | None, frame: pd.DataFrame
+) -> None:
+    """Save the models, and write what was found; the first process does it."""
     from .predict import draw, forecast_frame  # they build on this module
     from .report import write_report
 
+    if held_out is not None:
+        run.save_model(held_out, HELD_OUT)
+    run.save_model(model)
+    run.write_summary(summary)
     rows = frame.iloc[-(model.look_back + model.horizon) :].rename(columns=str)[model.series]
     write_report(run, forecasts=draw(rows, forecast_frame(model, rows, levels=(80, 95)), model.horizon))
-    return run
 
 
 def prepare(
@@ -148,8 +163,7 @@ def _fit_aside(task: Task, recipe: ForecastRecipe, run: Run) -> None:
     try:
         fit(task, recipe, Run.create(run.path / ASIDE, recipe, "forecast", force=True))
     except Interrupted:
-        step = int(run.summary().get("steps", 0))
-        raise Interrupted(run, step) from None
+        raise Interrupted(run, recipe.steps or 0) from None  # those of the training that came before
     except InputError as error:
         raise InputError(str(error).replace(str(run.path / ASIDE), str(run.path))) from error
     finally:
@@ -158,7 +172,7 @@ def _fit_aside(task: Task, recipe: ForecastRecipe, run: Run) -> None:
 
 def _clear_aside(run: Run) -> None:
     """Remove what a training aside has left, one that was killed too; under several processes the first does it."""
-    if int(os.environ.get("RANK", "0")) == 0:
+    if processes.is_first():
         shutil.rmtree(run.path / ASIDE, ignore_errors=True)
 
 
@@ -387,6 +401,9 @@ def make_task(model: ForecastModel, inputs: Inputs, plan: Plan, recipe: Forecast
         validation_examples=len(held) * groups,
         evaluate=evaluate,
         parameters=parameter_groups(model, recipe),
+        ends_run=False,
+        # Each fold takes as many steps as the training before it, and the fit on every row no more than that.
+        later=(FOLDS + 1) / (FOLDS + 2),
     )
 
 

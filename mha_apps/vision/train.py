@@ -11,7 +11,7 @@ from mha_apps.images.source import ImageSet
 from mha_apps.training.device import resolve_device, resolve_precision
 from mha_apps.training.loop import fit
 from mha_apps.training.random import seed_everything
-from mha_apps.training.report import Report, curves
+from mha_apps.training.report import Report
 from mha_apps.training.run import Run
 from mha_apps.vision.convert import adapt, from_timm, replace_head
 from mha_apps.vision.model import ViT, load_model
@@ -53,28 +53,20 @@ def train(
     task = classification_task(model, images, validation, recipe, mean=model.mean, std=model.std)
     if run is None:
         run = Run.create(out, recipe, "vit", force=force)
-    summary = fit(task, recipe, run)
-    run.write_summary(summary | {"train": images.describe(), "validation": validation.describe()})
-    _report(run, model, validation)
+    task.facts = {"train": images.describe(), "validation": validation.describe()}
+    task.sections = lambda report: _attention(report, run, model, validation)
+    fit(task, recipe, run)
     return run
 
 
-def _report(run: Run, model: ViT, validation: ImageSet) -> None:
-    """Learning curves and a few explained images, as pictures and as a page."""
-    import pandas as pd
-
+def _attention(report: Report, run: Run, model: ViT, validation: ImageSet) -> None:
+    """A few explained images."""
     from mha_apps.vision.explain import explain, plot_explanation
 
-    drawn = curves(run.metrics())
-    drawn.savefig(run.plots_dir / "curves.png", dpi=120)
     few = slice(0, 6)
     maps = plot_explanation(explain(model, validation.images[few]), model.classes, validation.labels[few])
-    maps.savefig(run.plots_dir / "attention.png", dpi=120)
-    report = Report(f"ViT on {run.recipe(VitRecipe).data}")
-    report.table(pd.DataFrame({"value": {name: str(value) for name, value in run.summary().items()}}))
-    report.heading("Learning curves").figure(drawn, "Loss and accuracy on the validation images by epoch.")
-    report.heading("Attention").figure(maps, "Validation images, and where the model looks: bright counts more.")
-    report.write(run.path / "report.html")
+    caption = "Validation images, and where the model looks: bright counts more."
+    report.heading("Attention").figure(maps, caption, save=run.plots_dir / "attention.png")
 
 
 def build(recipe: VitRecipe, images: ImageSet, pretrained: ViT | None = None) -> ViT:
