@@ -32,6 +32,7 @@ from mha_apps.cnn.recipe import CnnRecipe
 from mha_apps.errors import InputError
 from mha_apps.forecast.reading.options import ReadOptions
 from mha_apps.forecast.recipe import ForecastRecipe
+from mha_apps.training import processes
 from mha_apps.training.recipe import BUDGETS, TrainingRecipe, load_recipe
 from mha_apps.training.run import Run
 from mha_apps.vision.recipe import VitRecipe
@@ -467,17 +468,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         verb = _parse(" ".join(["mha-apps", *words]), verb_class, args[len(words) :])
         with contextlib.redirect_stdout(sys.stderr):  # libraries print; standard output is the answer's alone
             answer = verb.run()
-        print(_json(answer.data) if verb.json else answer.text, flush=True)
+        if processes.is_first():
+            print(_json(answer.data) if verb.json else answer.text, flush=True)
         return 0
     except SystemExit:
         return 0  # tyro ends the process once it has made the help text
     except InputError as error:
         if "--debug" in args:
             raise
-        print(f"mha-apps: {error}", file=sys.stderr)
+        _complain(str(error))
         return 2
     except KeyboardInterrupt as error:
-        print(f"mha-apps: {error if str(error) else 'interrupted'}", file=sys.stderr)
+        _complain(str(error) or "interrupted")
         return 130
     except BrokenPipeError:
         # The reader of a pipe (head, less) had enough; Python would complain again while it closes the stream.
@@ -487,11 +489,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         if "--debug" in args:
             raise
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-        print(
-            f"mha-apps: this should not have happened ({reason}); --debug shows where, please report it",
-            file=sys.stderr,
-        )
+        if not processes.is_lost_peer(error):
+            where = f" in process {processes.rank()}" if processes.count() > 1 else ""
+            message = f"this should not have happened{where} ({reason}); --debug shows where, please report it"
+            print(f"mha-apps: {message}", file=sys.stderr)
         return 1
+
+
+def _complain(message: str) -> None:
+    """One line on standard error; of the processes of a machine that train together, the first says it."""
+    if processes.is_first_here():
+        print(f"mha-apps: {message}", file=sys.stderr)
 
 
 def _choose(args: list[str]) -> tuple[list[str], type[Verb]] | str:
@@ -642,7 +650,7 @@ def _facts(facts: dict[str, Any]) -> Answer:
     for name, value in facts.items():
         label = name.replace("_", " ")
         rows = list(value.values()) if isinstance(value, dict) else value
-        if isinstance(rows, list) and rows and isinstance(rows[0], dict):
+        if isinstance(rows, list) and rows and all(isinstance(row, dict) for row in rows):
             if len(rows) <= MOST_ROWS:
                 table = pd.DataFrame(rows, index=list(value) if isinstance(value, dict) else None)
                 shown = table.to_string(index=isinstance(value, dict), float_format=_short, na_rep="-")
