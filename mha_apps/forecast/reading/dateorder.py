@@ -50,9 +50,9 @@ def date_order(look: Look, k: int, text: TimeText) -> tuple[str, str | None]:
     first = read[left[0]]
     if all(np.array_equal(first.wall[first.ok], other.wall[other.ok]) for other in read.values()):
         return left[0], None
-    evenness = {order: _evenness(found.wall[found.ok]) for order, found in read.items()}
-    ranked = sorted(left, key=lambda order: evenness[order], reverse=True)
-    (fill, steady), (other_fill, other_steady) = evenness[ranked[0]], evenness[ranked[1]]
+    even = {order: evenness(found.wall[found.ok]) for order, found in read.items()}
+    ranked = sorted(left, key=lambda order: even[order], reverse=True)
+    (fill, steady), (other_fill, other_steady) = even[ranked[0]], even[ranked[1]]
     if (fill >= 0.5 and other_fill <= 0.3 * fill) or (steady and not other_steady and fill >= other_fill):
         alone = {"dmy": "day first", "mdy": "month first", "ymd": "year first"}[ranked[0]]
         return ranked[
@@ -76,7 +76,7 @@ def _restless_year(text: TimeText) -> bool:
     return int(np.count_nonzero(np.diff(years))) > int(np.count_nonzero(np.diff(day)))
 
 
-def _evenness(wall: np.ndarray) -> tuple[float, bool]:
+def evenness(wall: np.ndarray) -> tuple[float, bool]:
     """How full the span is at the usual step, and whether the rows are in order."""
     times = np.unique(wall)
     if len(times) < 3:

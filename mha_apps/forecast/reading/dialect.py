@@ -11,15 +11,10 @@ import numpy as np
 
 from mha_apps.errors import InputError
 
-from .numbers import is_missing_word, is_number
-from .timetext import layout_of
-from .words import MOMENT_NAMES, UNITS
+from .header import Above, column_names, kind
 
 DELIMITERS = (";", "\t", "|", ",", " ")
 COMMENT_MARKS = ("#", "//", "%", "!", "*", "'#", '"#')
-MOST_SKIPPED = 3
-"""Lines of another kind that may stand between the names and the data."""
-_DIGIT = re.compile(r"\d")
 
 
 @dataclass
@@ -109,19 +104,6 @@ def fields(line: str, delimiter: str, quote: str | None) -> list[str]:
     return [cell.strip() for cell in row]
 
 
-def kind(cell: str) -> str:
-    """blank, number, time, missing or text."""
-    if not cell or cell.isspace():
-        return "blank"
-    if is_number(cell):
-        return "number"
-    if is_missing_word(cell):
-        return "missing"
-    if _DIGIT.search(cell) and layout_of(re.sub(r"\d", "0", cell).encode()) is not None:
-        return "time"
-    return "text"
-
-
 def detect(name: str, lines: Lines, *, delimiter: str | None = None) -> tuple[Dialect, Lines]:
     """Finds the dialect; the lines are rewritten where fields are parted by blanks or whole lines are quoted.
 
@@ -146,7 +128,9 @@ def detect(name: str, lines: Lines, *, delimiter: str | None = None) -> tuple[Di
         raise InputError(f"{name}, line 1: no line holds anything; export the file again")
     quote = _quote(list(texts.values()))
     delimiter = delimiter or _delimiter(list(texts.values()), quote)
+    placed: dict[int, str] = {}
     if delimiter == " ":
+        placed = texts
         data = re.sub(rb"(?m)^[ \t]+|[ \t]+$", b"", lines.data)
         lines, delimiter = Lines(re.sub(rb"[ \t]+", b"\t", data)), "\t"
         texts = {i: lines.text(i) for i in picked}
@@ -155,7 +139,7 @@ def detect(name: str, lines: Lines, *, delimiter: str | None = None) -> tuple[Di
         lines = rewritten
         texts = {i: lines.text(i) for i in picked}
     dialect = Dialect(delimiter, quote, notes=notes)
-    _header(lines, dialect, {i: fields(text, delimiter, quote) for i, text in texts.items()}, skip)
+    _header(lines, dialect, {i: fields(text, delimiter, quote) for i, text in texts.items()}, skip, placed)
     return dialect, lines
 
 
@@ -216,6 +200,8 @@ def _delimiter(texts: list[str], quote: str | None) -> str:
     """The sign that parts the lines into equally many fields, most of which are numbers or times."""
     best, best_score = ",", 0.0
     for delimiter in DELIMITERS:
+        if delimiter == " " and _parted_otherwise(texts):
+            continue
         rows = [fields(text, delimiter, quote) for text in texts]
         widths = Counter(len(row) for row in rows if any(row))
         if not widths:
@@ -236,8 +222,24 @@ def _delimiter(texts: list[str], quote: str | None) -> str:
     return best
 
 
-def _header(lines: Lines, dialect: Dialect, rows: dict[int, list[str]], skip: int) -> None:
-    """Tells the lines above the data apart, and names the columns."""
+def _parted_otherwise(texts: list[str]) -> bool:
+    """Whether nearly all lines have equally many signs that part fields, so that blanks within them are just blanks.
+
+    A comma between two digits may be a decimal one, as in ``2024-05-30 12:00 20,5``.
+    """
+    for sign in (r";", r"\t", r"\|", r"(?<!\d),|,(?!\d)"):
+        counts = Counter(len(re.findall(sign, text)) for text in texts)
+        most, lines = counts.most_common(1)[0]
+        if most and lines >= 0.8 * len(texts):
+            return True
+    return False
+
+
+def _header(lines: Lines, dialect: Dialect, rows: dict[int, list[str]], skip: int, placed: dict[int, str]) -> None:
+    """Tells the lines above the data apart, and names the columns.
+
+    ``placed`` holds lines as they stood before runs of blanks became one sign, so that words stand above their columns.
+    """
     mark = _comment_mark(rows, lines)
     dialect.comment_mark = mark
     plain = {i: row for i, row in rows.items() if mark is None or not lines.text(i).lstrip().startswith(mark)}
@@ -248,20 +250,25 @@ def _header(lines: Lines, dialect: Dialect, rows: dict[int, list[str]], skip: in
     widths = Counter(len(row) for row in tail)
     width = max(widths, key=lambda w: (widths[w], w))
     profile = _profile([row for row in tail if len(row) == width][-120:], width)
-    first = next((i for i, row in plain.items() if i >= skip and _is_data(row, profile, width)), None)
+    full = [i for i, row in plain.items() if i >= skip and any(row)]
+    data = [_is_data(plain[i], profile, width) for i in full]
+    # A line of values that stands above a line of names belongs to the preface
+    followed = [n + 1 == len(full) or data[n + 1] or not _wordy(plain[full[n + 1]]) for n in range(len(full))]
+    first = next((i for n, i in enumerate(full) if data[n] and followed[n]), None)
     if first is None:
-        first = next(iter(plain))
+        first = next((i for n, i in enumerate(full) if data[n]), next(iter(plain)))
     above = [i for i in range(skip, first) if lines.raw(i).strip()]
-    candidates: list[tuple[int, bool, list[str]]] = []
+    lines_above: list[Above] = []
     for i in above:
-        text = lines.text(i).lstrip()
-        commented = mark is not None and text.startswith(mark)
+        text = lines.text(i)
+        commented = mark is not None and text.lstrip().startswith(mark)
         if commented:
-            text = text[len(mark or "") :].lstrip()
-        candidates.append((i, commented, fields(text, dialect.delimiter, dialect.quote)))
-    _name_columns(dialect, candidates, width, profile)
+            text = text.lstrip()[len(mark or "") :].lstrip()
+        lines_above.append(Above(i, commented, fields(text, dialect.delimiter, dialect.quote), placed.get(i, "")))
+    found = column_names(lines_above, width, profile)
+    dialect.names, dialect.units, dialect.header = found.names, found.units, found.line
     dialect.first = first
-    dialect.comments = [" ".join(lines.text(i).split()) for i in above if i != dialect.header]
+    dialect.comments = [" ".join(lines.text(i).split()) for i in above if i not in found.lines]
 
 
 def _comment_mark(rows: dict[int, list[str]], lines: Lines) -> str | None:
@@ -289,13 +296,20 @@ def _profile(table: list[list[str]], width: int) -> list[str]:
     return profile
 
 
+def _wordy(row: list[str]) -> bool:
+    return sum(kind(cell[:80]) == "text" for cell in row) >= 0.6 * sum(bool(cell) for cell in row)
+
+
 def _is_data(row: list[str], profile: list[str], width: int) -> bool:
     """Whether a line looks like the bulk of the lines."""
     bare = len(row)
     while bare > width and not row[bare - 1]:
         bare -= 1
-    if (len(row) < 2 and width > 1) or bare > width:
+    timed = any(kind(cell[:80]) == expected == "time" for cell, expected in zip(row, profile, strict=False))
+    if (len(row) < 2 and width > 1) or (bare > width and not timed):
         return False
+    if "time" in profile and not timed:
+        return False  # serial numbers, or names that are numbers
     fitting = misfit = 0
     for cell, expected in zip(row, profile, strict=False):
         found = kind(cell[:80])
@@ -307,118 +321,4 @@ def _is_data(row: list[str], profile: list[str], width: int) -> bool:
         elif expected == "number":
             fitting += found == "number"
             misfit += found in ("text", "time")
-    timed = any(kind(cell[:80]) == expected == "time" for cell, expected in zip(row, profile, strict=False))
     return fitting > misfit and (len(row) == width or (timed and len(row) >= 0.67 * width))
-
-
-def _unit_like(cells: list[str]) -> bool:
-    full = [cell.strip().lower() for cell in cells if cell.strip()]
-    known = 0.0
-    for cell in full:
-        bracketed = len(cell) < 16 and re.fullmatch(r"[\[(<{].*[\])>}]", cell) is not None
-        if cell in UNITS or bracketed or is_missing_word(cell) or re.fullmatch(r"\d{1,3}[sdnfx]", cell):
-            known += 0.5 if len(cell) == 1 and cell.isalpha() else 1  # A may be ampere, or the first sensor
-    return bool(full) and known >= 0.5 * len(full)
-
-
-def _name_block(above: list[tuple[int, bool, list[str]]], width: int) -> list[tuple[int, list[str]]]:
-    """The lines right above the data that have a cell for each column: names, units, what a logger adds to them.
-
-    ``above`` holds the index of each line, whether it is a comment, and its cells.
-    """
-    block: list[tuple[int, list[str]]] = []
-    commented_block = False
-    skipped = 0
-    for i, commented, cells in reversed(above):
-        cells = list(cells)
-        while len(cells) > width and not cells[-1]:
-            cells.pop()
-        near = {width, width - 1} if width > 2 else {width} if width == 2 or commented else {width, width + 1}
-        if not block and not commented:
-            near |= {width + 1, width + 2, width + 3}  # names of columns that the data leave out
-        if commented:
-            if len(cells) == width and not (width <= 2 and cells[0].endswith(":")):
-                if block and not (commented_block and _unit_like(block[0][1])):
-                    break
-                block.insert(0, (i, cells))
-                commented_block = True
-            elif commented_block:
-                break
-            continue
-        if commented_block:
-            break
-        if len(cells) in near:
-            block.insert(0, (i, cells))
-        elif block or skipped == MOST_SKIPPED:
-            break
-        else:
-            skipped += 1
-    return block
-
-
-def _name_columns(dialect: Dialect, above: list[tuple[int, bool, list[str]]], width: int, profile: list[str]) -> None:
-    """Finds names and units among the lines above the data, and sets them in the dialect."""
-    block = _name_block(above, width)
-    campbell = next((i for i, _, cells in above if cells[:1] in (["TOA5"], ["TOACI1"])), None)
-    names: list[str] = []
-    units: list[str] = []
-    if campbell is not None:
-        block = [(i, cells) for i, _, cells in above if i > campbell]
-        if block:
-            dialect.header, names = block[0]
-            units = block[1][1] if len(block) > 1 else []
-    elif block:
-        plain = [(i, cells) for i, cells in block if not _unit_like(cells)] or block[:1]
-        units = next((cells for row in block if row not in plain for cells in [row[1]]), [])
-        chosen = _best_name_row([cells for _, cells in plain])
-        dialect.header, names = plain[chosen]
-        if chosen > 0 and _two_levels(plain[chosen - 1][1], names):
-            names = _joined(plain[chosen - 1][1], names)
-        if not units and chosen + 1 < len(plain):
-            units = plain[chosen + 1][1]
-    if names and len(names) == width - 1:
-        # either a table with row labels, or data that end in a delimiter, which leaves a blank column
-        names = [*names, ""] if profile[-1] == "blank" else ["", *names]
-    names = names + [""] * (width - len(names))
-    dialect.names = _distinct([" ".join(name.split()) for name in names])
-    dialect.units = [unit.strip() or None for unit in units[: len(names)]] + [None] * (len(names) - len(units))
-
-
-def _best_name_row(rows: list[list[str]]) -> int:
-    """The lowest row that can name the columns: mostly words, or one that names the time."""
-    for k in reversed(range(1, len(rows))):
-        texts = sum(kind(cell) == "text" for cell in rows[k])
-        if texts >= 0.6 * len(rows[k]) or any(cell.lower() in MOMENT_NAMES for cell in rows[k]):
-            return k
-    return 0
-
-
-def _two_levels(upper: list[str], lower: list[str]) -> bool:
-    """Whether the row above groups the columns, whose own names are not distinct."""
-    full = [cell for cell in upper if cell]
-    inner = [cell for cell in lower[1:]]
-    return len(full) >= 2 and len(upper) >= 3 and len(set(inner)) < len(inner)
-
-
-def _joined(upper: list[str], lower: list[str]) -> list[str]:
-    """Two rows of names as one; a name that spans several columns stands above the first of them."""
-    names, above = [], ""
-    for k, name in enumerate(lower):
-        mine = upper[k] if k < len(upper) else ""
-        above = mine or (above if k > 1 else "")
-        names.append(name if not above or above == name else f"{above} {name}".strip())
-    return names
-
-
-def _distinct(names: list[str]) -> list[str]:
-    """Names without repeats and gaps; a nameless column is called by its number."""
-    taken: set[str] = set()
-    out: list[str] = []
-    for k, name in enumerate(names, start=1):
-        name = name or f"column_{k}"
-        unique, again = name, 2
-        while unique in taken:
-            unique, again = f"{name}.{again}", again + 1
-        taken.add(unique)
-        out.append(unique)
-    return out

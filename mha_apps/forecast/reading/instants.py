@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 
 from mha_apps.errors import InputError
@@ -10,7 +12,7 @@ from . import zones
 from .options import ReadOptions
 from .reading import Reading
 from .timetext import HOUR, MINUTE, NO_OFFSET
-from .words import ZONE_OFFSETS, ZONE_PAIRS
+from .words import MANY_ZONES, ZONE_OFFSETS, ZONE_PAIRS
 
 
 def localise(reading: Reading, told: ReadOptions) -> None:
@@ -25,6 +27,8 @@ def localise(reading: Reading, told: ReadOptions) -> None:
         return
     if times.offset is not None:
         zone, note = zones.of_offsets(times.offset, times.zones, account.rows.open)
+        if zone is not None and (place := _place_of(reading, zone)) is not None:
+            zone, note = place, None
         if note:
             table.notes.append(note)
         has = times.offset != NO_OFFSET
@@ -36,6 +40,8 @@ def localise(reading: Reading, told: ReadOptions) -> None:
             _read_clock(reading, wall, zone, ending)
             block.zone = wanted or zone
             return
+    if wanted is None:
+        _say_unclear(reading)
     stated = zones.stated_zone([table.names[k] for k in times.columns], table.comments)
     if stated is not None:
         zone = _zone_by_name(stated[0], wall[account.rows.open] - ending)
@@ -49,6 +55,30 @@ def localise(reading: Reading, told: ReadOptions) -> None:
         return
     _check_clock(reading, ending)
     block.utc, block.zone = wall, None
+
+
+def _place_of(reading: Reading, zone: zones.Zone) -> zones.Zone | None:
+    """The place that the name of a time column states, where the offsets of the times are those of its clock."""
+    stated = zones.stated_zone([reading.table.names[k] for k in reading.times.columns], [])
+    if stated is None or "/" not in stated[0] or reading.times.offset is None or getattr(zone, "key", None) is not None:
+        return None
+    place, offset = zones.zone_of(stated[0]), reading.times.offset
+    rows = np.flatnonzero(reading.table.account.rows.open & (offset != NO_OFFSET))
+    shift = offset[rows].astype(np.int64) * MINUTE
+    utc = reading.times.wall[rows] - shift
+    return place if np.array_equal(zones.to_wall(utc, place) - utc, shift) else None
+
+
+def _say_unclear(reading: Reading) -> None:
+    """Says of an abbreviation such as IST, with the times or in their name, that it names several zones."""
+    words = set(reading.times.unclear)
+    for k in reading.times.columns:
+        words |= set(re.findall(r"(?<![A-Za-z])([A-Z]{3})(?![A-Za-z])", reading.table.names[k])) & set(MANY_ZONES)
+    for word in sorted(words):
+        reading.table.notes.append(
+            f"times are marked {word!r}, which names no one zone ({MANY_ZONES[word]}); they stay without a zone "
+            "(--tz tells it)"
+        )
 
 
 def _zone_by_name(name: str, wall: np.ndarray) -> zones.Zone:

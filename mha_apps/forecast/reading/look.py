@@ -37,6 +37,8 @@ class Times:
     offset: np.ndarray | None = None
     zones: set[str] = field(default_factory=set)
     zone: str | None = None
+    unclear: set[str] = field(default_factory=set)
+    """Zone abbreviations that name several zones."""
     dateonly: bool = False
     hours: tuple[int, int] | None = None
     """The least and the greatest hour where the hours stand in a column of their own."""
@@ -85,6 +87,11 @@ class Look:
                 )
                 self._samples[k] = [text for text in column.take(pa.array(rows)).to_pylist() if text]
         return self._samples[k]
+
+    def text(self, k: int, row: int) -> str:
+        """A cell as it stands in the file."""
+        column = self.table.columns[k]
+        return str(column[row].as_py() if isinstance(column, pa.Array) else column.iloc[row]).strip()
 
     def only_words(self) -> bool:
         """Whether the table is a line or two of words, in which no cell begins like a number."""
@@ -138,6 +145,10 @@ class Look:
                 self._floats[k] = np.full(len(column), np.nan)
         return self._floats[k]
 
+    def put(self, k: int, values: np.ndarray) -> None:
+        """Takes ``values`` for the numbers of a column whose texts were understood otherwise."""
+        self._floats[k] = values
+
     def part(self, part: str, exclude: Sequence[int] = ()) -> int | None:
         """The column that is named as a part of a time and holds numbers."""
         names = PART_NAMES[part]
@@ -160,6 +171,33 @@ class Look:
         raise InputError(
             f"{self.table.source}, line {self.table.header or 1}: no column is called {name!r}; there are: {known}"
         )
+
+
+_SPELLED = re.compile(
+    r"(?:(?:yy|aa|jj|rr)?(?:yy|aa|jj|rr)[-_/.]?mm(?:[-_/.]?(?:dd|jj|tt|gg))?|(?:dd|jj|tt|gg)[-_/.]?mm[-_/.]?(?:yy|aa|jj|rr)+|"
+    r"mm[-_/.]?dd[-_/.]?(?:yy)+)(?:[-_t ]?hh(?:[-_:]?(?:mm|mi|nn)(?:[-_:]?ss)?)?)?",
+    re.I,
+)
+
+
+def spelled(name: str) -> str | None:
+    """The order of a date that a column's name spells, such as AAAAMMJJHH; None where it spells none."""
+    match = _SPELLED.search(re.sub(r"\[.*?\]", "", name))
+    if match is None or re.search(r"[A-Za-z]", name[: match.start()][-1:] + name[match.end() :][:1]):
+        return None
+    word = (
+        re.split(r"[-_/.t ]?hh", match[0].lower())[0]
+        .replace("-", "")
+        .replace("_", "")
+        .replace("/", "")
+        .replace(".", "")
+    )
+    if word.startswith("mm"):
+        return "mdy"
+    if re.match(r"(?:dd|jj|tt|gg)mm", word):
+        # jjmm may be the day in French or the year in German; four letters at the end are a year
+        return "ym" if word in ("jjmm",) else "dmy"
+    return "ym" if word.endswith("mm") else "ymd"
 
 
 def looks_like_time(column: pa.Array) -> bool:

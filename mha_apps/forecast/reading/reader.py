@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from mha_apps.errors import InputError
 
-from . import numbers, oddities, zones
+from . import composite, numbers, oddities, zones
 from .account import Account, Ledger
 from .describe import describe
 from .instants import localise
@@ -124,11 +124,11 @@ def _read(source: Source, told: ReadOptions) -> Reading:
 
     remaining = [k for k in range(len(table.names)) if k not in times.columns]
     values, texts, decimal, units = _numbers(table, remaining, told)
-    key = _key(table, times, account, told, texts, list(values))
+    key = _key(table, times, account, told, list(texts), list(values))
     left_out: list[ColumnReport] = []
-    for k in texts:
+    for k, why in texts.items():
         if k not in key:
-            _leave_out(table, k, "text", left_out)
+            _leave_out(table, k, why, left_out)
     for k in [k for k in values if k in key]:
         del values[k], account.cells[table.names[k]]
     values = _chosen(table, values, told, left_out)
@@ -166,29 +166,38 @@ def _blank(table: Table, columns: list[int]) -> np.ndarray:
 
 def _numbers(
     table: Table, remaining: list[int], told: ReadOptions
-) -> tuple[dict[int, np.ndarray], list[int], str, dict[str, str]]:
-    """The columns that hold numbers, and those that hold text; each gets its ledger."""
+) -> tuple[dict[int, np.ndarray], dict[int, str], str, dict[str, str]]:
+    """The columns that hold numbers, and those that do not and why; each gets its ledger."""
     count = table.count
-    samples = []
+    samples: dict[int, list[str]] = {}
     for k in remaining:
         column = table.columns[k]
         if isinstance(column, pa.Array):
             step = max(1, count // 300)
             picked = column.take(pa.array(np.arange(0, count, step)[:400]))
-            samples.append([text.strip() for text in picked.to_pylist() if text and not numbers.is_missing_word(text)])
-    choice = numbers.choose(samples[:200], comma_separated=table.delimiter == ",", told=told.decimal)
+            samples[k] = [text.strip() for text in picked.to_pylist() if text and not numbers.is_missing_word(text)]
+    several = composite.composites(table.names, samples, table.delimiter)
+    plain = [cells for k, cells in samples.items() if k not in several]
+    choice = numbers.choose(plain[:200], comma_separated=table.delimiter == ",", told=told.decimal)
     if choice.note:
         table.notes.append(choice.note)
     values: dict[int, np.ndarray] = {}
-    texts: list[int] = []
+    texts: dict[int, str] = {}
     units: dict[str, str] = {}
     for k in remaining:
         name, column = table.names[k], table.columns[k]
         ledger = table.account.cells[name] = Ledger(count)
-        if isinstance(column, pa.Array):
+        if k in several and told.decimal is None and isinstance(column, pa.Array):
+            if several[k].scale is None:
+                texts[k] = "composite cell"
+                continue
+            values[k], said = composite.read(column, several[k], ledger)
+            units[name] = several[k].unit or ""
+            table.notes.append(f"{name!r} holds a reading in tenths and its code, as in {samples[k][0]!r}; {said}")
+        elif isinstance(column, pa.Array):
             found = numbers.numbers(column, choice.convention, ledger, force=name in told.columns, told=told.decimal)
             if found is None:
-                texts.append(k)
+                texts[k] = "text"
                 continue
             values[k] = found[0]
             unit = table.units[k] or found[1]
@@ -201,7 +210,7 @@ def _numbers(
             numeric[~np.isfinite(numeric)] = np.nan
             values[k] = numeric
         else:
-            texts.append(k)
+            texts[k] = "text"
     return values, texts, choice.convention.decimal, units
 
 
@@ -231,10 +240,16 @@ def _leave_out(table: Table, k: int, why: str, left_out: list[ColumnReport]) -> 
         "row counter": "counts the rows",
         "not asked for": "not among --columns",
         "beside the value": "stands beside the value (--columns reads it)",
+        "composite cell": "several values in a cell",
     }[why]
-    if why == "text" and isinstance(table.columns[k], pa.Array):
-        distinct = len(table.columns[k].unique().drop_null())
-        example = next((str(text) for text in table.columns[k].slice(0, 1000).to_pylist() if text), "")[:20]
+    column = table.columns[k]
+    example = ""
+    if isinstance(column, pa.Array):
+        example = next((str(text) for text in column.slice(0, 1000).to_pylist() if text), "")[:20]
+    if why == "composite cell":
+        oddity += f", such as {example!r}; not read"
+    if why == "text" and isinstance(column, pa.Array):
+        distinct = len(column.unique().drop_null())
         oddity = f"text ({distinct} different, such as {example!r})" if distinct else "empty"
     left_out.append(
         ColumnReport(

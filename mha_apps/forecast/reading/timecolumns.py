@@ -145,6 +145,8 @@ def _by_format(look: Look, columns: list[int], pattern: str) -> Times:
             .fillna("")
             .str.strip()
         )
+        if len(texts) > 1 and part.str.fullmatch(r"\d*").all():
+            part = part.str.zfill(int(part.str.len().max())).where(part != "", "")  # 300 beside 1500 is 03:00
         series = part if k == 0 else series + " " + part
     try:
         parsed = pd.to_datetime(series, format=pattern, errors="coerce", utc="%z" in pattern or None)
@@ -240,6 +242,7 @@ def _text_one(look: Look, k: int) -> Times | None:
     if "abc" in forms:
         what += {"dmy": ", day first", "mdy": ", month first", "ymd": ", year first"}[order]
     times = Times([k], found.wall, found.ok, what, offset=found.offset, zones=found.zones, dateonly=not found.clock)
+    times.unclear = found.unclear
     times.notes += [note] if note else []
     if any(layout.interval for layout, _, _ in text.groups):
         times.notes.append("times are intervals; each row stands at the start of its own")

@@ -27,6 +27,7 @@ def with_clock(look: Look, times: Times, others: Sequence[int]) -> Times:
         found = text.instants()
         if found.offset is not None:
             times.offset, times.zones = found.offset, times.zones | found.zones
+        times.unclear |= found.unclear
         if any(layout.interval for layout, _, _ in text.groups):
             times.notes.append("times are intervals; each row stands at the start of its own")
         times.wall, times.ok = times.wall + found.wall, times.ok & found.ok
@@ -43,7 +44,16 @@ def with_clock(look: Look, times: Times, others: Sequence[int]) -> Times:
     if hour is None or hour not in others:
         hour = next((k for k in numeric if named(look.name(k), CLOCK_NAMES, partly=True)), None)
     if hour is None and (look.options.time or len(np.unique(times.wall[times.ok])) < 0.75 * times.ok.sum()):
-        hour = next((k for k in numeric if k in others and (look.options.time or _cycles(times, look.floats(k)))), None)
+        # No name tells: numbers that run through the hours, the periods or the minutes of each date
+        near = sorted(numeric, key=lambda k: (k < times.columns[0], abs(k - times.columns[0])))
+        hour = next((k for k in near if look.options.time or _cycles(times, look.floats(k))), None)
+        if (
+            hour is not None
+            and not look.options.time
+            and look.floats(hour)[times.ok].max() > 25
+            and _add_periods(look, times, hour)
+        ):
+            return times
     if hour is None:
         labelled = next((k for k in others if named(look.name(k), CLOCK_NAMES | PART_NAMES["hour"], partly=True)), None)
         return _lettered(look, times, labelled) if labelled is not None else times
@@ -91,13 +101,28 @@ def _add_periods(look: Look, times: Times, k: int) -> bool:
     return True
 
 
-def _cycles(times: Times, values: np.ndarray) -> bool:
-    """Whether numbers run through the hours of each date."""
-    ok = times.ok & np.isfinite(values)
-    if ok.sum() < 24 or not np.all((values[ok] >= 0) & (values[ok] <= 25) & (values[ok] % 1 == 0)):
+def hhmm(values: np.ndarray) -> bool:
+    """Whether numbers are times of the day as HHMM or HHMMSS."""
+    found = values[np.isfinite(values)]
+    if len(found) < 2 or np.any(found % 1) or found.min() < 0 or found.max() > 240_000:
         return False
-    keys = times.wall[ok] // DAY * 32 + values[ok].astype(np.int64)
-    return len(np.unique(values[ok])) >= 20 and len(np.unique(keys)) >= 0.98 * len(keys)
+    if found.max() > 2400:
+        return bool(found.max() >= 10_000 and np.all(found // 100 % 100 < 60) and np.all(found % 100 < 60))
+    return bool(found.max() > 59 and np.all(found % 100 < 60) and len(np.unique(found)) > 1)
+
+
+def _cycles(times: Times, values: np.ndarray) -> bool:
+    """Whether numbers run through the hours, the periods or the minutes of each date, and tell its rows apart."""
+    ok = times.ok & np.isfinite(values)
+    if ok.sum() < 24 or not np.all((values[ok] >= 0) & (values[ok] % 1 == 0)):
+        return False
+    most, distinct = values[ok].max(), len(np.unique(values[ok]))
+    hours = most <= 25 and distinct >= 20
+    periods = values[ok].min() == 1 and most in (48, 50, 96, 100) and distinct >= 0.9 * most
+    if not (hours or periods or (distinct >= 20 and hhmm(values[ok]))):
+        return False
+    keys = times.wall[ok] // DAY * 1_000_000 + values[ok].astype(np.int64)
+    return len(np.unique(keys)) >= 0.98 * len(keys)
 
 
 def _lettered(look: Look, times: Times, k: int) -> Times:
@@ -109,7 +134,7 @@ def _lettered(look: Look, times: Times, k: int) -> Times:
     matches = [re.fullmatch(r"\s*(\d{1,2})\s*([AaBbXx*]?)\s*", text or "") for text in texts]
     if sum(match is not None for match in matches) < 0.9 * len(matches):
         return times
-    look._floats[k] = np.array([float(match[1]) if match else np.nan for match in matches])
+    look.put(k, np.array([float(match[1]) if match else np.nan for match in matches]))
     return _add_hours(look, times, k, look.name(times.columns[0]))
 
 
@@ -187,7 +212,7 @@ def parts_of_time(look: Look, only: Sequence[int] | None = None) -> Times | None
     if year is None:
         return None
     used.append(year)
-    years = look.floats(year)
+    years = _merged_years(look, year)
     ok = (np.abs(years) < 1e6) & (years % 1 == 0)
     full = np.where(ok, years, 0).astype(np.int64)
     full = np.where(full < 70, full + 2000, np.where(full < 100, full + 1900, full))
@@ -208,6 +233,12 @@ def parts_of_time(look: Look, only: Sequence[int] | None = None) -> Times | None
         return np.where(fine, values, 0).astype(np.int64)
 
     month, yearday, week, quarter = part("month"), part("yearday"), part("week"), part("quarter")
+    half: int | None = None
+    if month is None and week is None and quarter is None and (marked := _marked_part(look, allowed, used)) is not None:
+        month, week, quarter, half = (
+            marked[1] if marked[0] == name else None for name in ("month", "week", "quarter", "half")
+        )
+        yearday = None
     if yearday is not None and _names_a_month(look, yearday):
         yearday = None
     fraction: np.ndarray | None = None
@@ -234,6 +265,9 @@ def parts_of_time(look: Look, only: Sequence[int] | None = None) -> Times | None
     elif quarter is not None:
         days, possible = civil_days(full, (whole(quarter) - 1) * 3 + 1, np.ones_like(full))
         dateonly = True
+    elif half is not None:
+        days, possible = civil_days(full, (whole(half) - 1) * 6 + 1, np.ones_like(full))
+        dateonly = True
     else:
         return None
     wall = days * DAY
@@ -245,6 +279,48 @@ def parts_of_time(look: Look, only: Sequence[int] | None = None) -> Times | None
     if dateonly and (month is None or part("day") is None):
         times = with_clock(look, times, [k for k in allowed if k not in used])
     return times
+
+
+_MARKED = (
+    ("month", re.compile(r"M\s?(\d{1,2})", re.I)),
+    ("quarter", re.compile(r"(?:Q|T|K|Qtr\.?|Quarter|Quartal|Trimestre|Kwartaal)\s?([1-4])", re.I)),
+    (
+        "quarter",
+        re.compile(r"([1-4])\s?(?:\.|st|nd|rd|th|er|e|º)?\s?(?:Q|Qtr\.?|Quarter|Quartal|Trimestre|Kwartaal)", re.I),
+    ),
+    ("week", re.compile(r"(?:W|KW|CW|Week|Woche|Semaine|Semana|Vecka|Uge|v\.)\s?\.?-?(\d{1,2})", re.I)),
+    ("half", re.compile(r"[HS]([12])", re.I)),
+)
+"""Parts of a year with what they are before or behind the number."""
+
+
+def _marked_part(look: Look, allowed: Sequence[int], used: Sequence[int]) -> tuple[str, int] | None:
+    """A column such as Q1, M01 or KW 05, and which part of the year it is."""
+    names = PART_NAMES["month"] | PART_NAMES["quarter"] | PART_NAMES["week"] | PERIOD_NAMES
+    for k in allowed:
+        column = look.table.columns[k]
+        if k in used or not named(look.name(k), names) or look.numeric(k) or not isinstance(column, pa.Array):
+            continue
+        sample = [text.strip() for text in look.sample(k)]
+        for name, pattern in _MARKED:
+            if sample and all(pattern.fullmatch(text) for text in sample):
+                matches = [pattern.fullmatch((text or "").strip()) for text in column.to_pylist()]
+                look.put(k, np.array([float(match[1]) if match else np.nan for match in matches]))
+                return name, k
+    return None
+
+
+def _merged_years(look: Look, k: int) -> np.ndarray:
+    """The years, each also for the rows below it that have none where these follow it as merged cells are exported."""
+    years = look.floats(k)
+    blank = ~np.isfinite(years)
+    if not blank.any() or blank[0] or blank.mean() < 0.5:
+        return years
+    filled = np.flatnonzero(~blank)
+    if not np.all(np.diff(years[filled]) == 1) or len(filled) < 2 or len(np.unique(np.diff(filled))) > 1:
+        return years
+    look.table.notes.append(f"{look.name(k)!r} stands in the first row of each year only; it holds for those below")
+    return years[filled][np.cumsum(~blank) - 1]
 
 
 def _names_a_month(look: Look, k: int) -> bool:
@@ -262,8 +338,8 @@ def _month_words(look: Look, used: list[int]) -> int | None:
             continue
         if all(text.strip().rstrip(".").lower() in MONTHS for text in sample):
             texts = look.table.columns[k].to_pylist()
-            look._floats[k] = np.array(
-                [MONTHS.get((t or "").strip().rstrip(".").lower(), np.nan) for t in texts], dtype=float
+            look.put(
+                k, np.array([MONTHS.get((t or "").strip().rstrip(".").lower(), np.nan) for t in texts], dtype=float)
             )
             return k
     return None

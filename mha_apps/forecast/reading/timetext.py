@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from .words import CLOCK_AM, CLOCK_PM, MONTHS, ZONE_OFFSETS
+from .words import CLOCK_AM, CLOCK_PM, MANY_ZONES, MONTHS, ZONE_OFFSETS
 
 SECOND = 1_000_000
 MINUTE = 60 * SECOND
@@ -26,6 +26,9 @@ DAY = 24 * HOUR
 
 FIRST_YEAR, LAST_YEAR = 1800, 2200
 MOST_SHAPES = 2000
+LONGEST = 120
+"""Bytes of a time; two with long zone names make an interval."""
+_OTHER_BLANKS = tuple(sign.encode() for sign in "\u00a0\u202f\u2009\u3000")
 _ZEROS = bytes(0x30 if 0x30 <= byte <= 0x39 else byte for byte in range(256))
 
 
@@ -35,7 +38,7 @@ class Layout(NamedTuple):
     digits: tuple[tuple[str, int, int], ...]
     """Name of a part, and the bytes from and to which its digits stand."""
     form: str
-    """How the date is written: ymd, abc (order open), ym, yj (day of year), yw (week), yq (quarter), y, or none."""
+    """How the date is written: ymd, abc (order open), ym, yj (day of year), yw (week), yq, yh (half year), y, none."""
     clock: bool
     month: int = 0
     afternoon: bool | None = None
@@ -57,6 +60,7 @@ _WORD = rb"(?P<word>[A-Za-z\x80-\xff]+)\.?"
 _TH = rb"(?:st|nd|rd|th|\.|\xc2\xba|er)?"
 _OF = rb"(?:[\s,./-]+|\s+de[l]?\s+|\s+of\s+)"
 
+_QUARTER = rb"(?:[Qq]uartal|[Qq]uarter|[Qq]tr|[Tt]rimestre|[Kk]wartaal|[Kk]vartal)"
 # Tried in this order; the first that lets the rest of the text be understood too is taken.
 _DATES: tuple[tuple[str, re.Pattern[bytes]], ...] = tuple(
     (form, re.compile(pattern))
@@ -74,6 +78,10 @@ _DATES: tuple[tuple[str, re.Pattern[bytes]], ...] = tuple(
         ("yw", rb"(?:W|KW|CW|Week)\s?-?(?P<w>00?)[\s/.,-]+(?P<y>0000)" + _END),
         ("yq", rb"(?P<y>0000)[-\s/]?[QqTK](?P<q>0)" + _END),
         ("yq", rb"[QqTK](?P<q>0)[-\s/.]+(?P<y>0000)" + _END),
+        ("yq", rb"(?P<q>0)(?:\.|er|e|[\xc2\xba]+)?\s?" + _QUARTER + rb"[\s/.-]+(?P<y>0000)" + _END),
+        ("yq", rb"(?P<y>0000)[\s/.-]+" + _QUARTER + rb"\s?(?P<q>0)" + _END),
+        ("yh", rb"(?P<y>0000)[-\s/]?[HhSs](?P<h>0)" + _END),
+        ("yh", rb"[HhSs](?P<h>0)[-\s/.]+(?P<y>0000)" + _END),
         ("ym", rb"(?P<y>0000)[-/.M](?P<m>00?)" + _END),
         ("ym", rb"(?P<m>00?)[-/.](?P<y>0000)" + _END),
         ("namedmonth", _WORD + rb"[\s,/-]+(?P<y>0000|00)" + _END),
@@ -85,7 +93,7 @@ _DATES: tuple[tuple[str, re.Pattern[bytes]], ...] = tuple(
         # compact date and clock in one run of digits
         ("ymdHMS", rb"(?P<y>0000)(?P<m>00)(?P<d>00)(?P<H>00)(?P<M>00)(?P<S>00)(?:[.,]?(?P<f>0{1,6}))?" + _END),
         ("ymdHMS", rb"(?P<y>0000)(?P<m>00)(?P<d>00)(?P<H>00)(?P<M>00)" + _END),
-        ("ymdHMS", rb"(?P<y>0000)(?P<m>00)(?P<d>00)(?P<H>00)" + _END),
+        ("ymdHMS", rb"(?P<y>0000)(?P<m>00)(?P<d>00)(?P<H>00)(?::(?P<M>00))?" + _END),
     )
 )
 _CLOCKS = tuple(
@@ -97,7 +105,7 @@ _CLOCKS = tuple(
         rb"(?P<H>00?)-(?P<M>00)-(?P<S>00)" + _END,
         rb"(?P<H>00?)\xe6\x97\xb6\s?(?P<M>00?)\xe5\x88\x86(?:\s?(?P<S>00?)\xe7\xa7\x92)?",
         rb"(?P<H>00?)\xe6\x99\x82\s?(?P<M>00?)\xe5\x88\x86(?:\s?(?P<S>00?)\xe7\xa7\x92)?",
-        rb"(?P<H>00?)(?=\s?(?:[hH]|[Uu]hr|[aApP]\.?\s?[mM])\b)",
+        rb"(?P<H>00?)(?=\s*(?:[hH]|[Uu]hr|[aApP]\.?\s*[mM])\b)",
         rb"(?P<H>00)(?P<M>00)(?:(?P<S>00)(?:[.,](?P<f>0{1,9}))?)?" + _END,
         rb"(?P<H>00)" + _END,
     )
@@ -105,13 +113,16 @@ _CLOCKS = tuple(
 _JOIN = re.compile(rb"\s*[T_,;]\s*|\s+-\s+|\s+(?:at|um|kl\.?|\xc3\xa0)\s+|\s+|[-:]", re.I)
 _SUFFIX = re.compile(rb"\s*(?:[Uu]hr|h|H|hrs|hs)\b\.?")
 _HALF = re.compile(
-    rb"\s*(?P<half>[aApP](?:\.?\s?[mM]\b\.?|\b)|nachm\.|vorm\.|\xe4\xb8\x8b\xe5\x8d\x88|\xe4\xb8\x8a\xe5\x8d\x88)"
+    rb"\s*(?P<half>[aApP](?:\.?\s*[mM]\b\.?|\b)|nachm\.|vorm\.|\xe4\xb8\x8b\xe5\x8d\x88|\xe4\xb8\x8a\xe5\x8d\x88)"
 )
 _OFFSET = re.compile(rb"\s*(?:UTC|GMT)?(?P<sign>[+-]|\xe2\x88\x92)(?P<zh>00?)(?::?(?P<zm>00))?" + _END)
 _PLACE = re.compile(rb"\s*[\[(]?(?P<zone>[A-Z][A-Za-z_]+/[A-Z][A-Za-z_/-]+)[\])]?")
-_ABBREVIATION = re.compile(rb"\s*[\[(]?(?P<zone>[A-Za-z]{1,4})(?:/[A-Za-z]{3,4})?[\])]?")
-_UNTIL = re.compile(rb"\s*(?:-|\xe2\x80\x93|\xe2\x80\x94|\xe2\x88\x92|/|to|bis|until|\xc3\xa0|\.\.|~)\s*(?=0)")
-_TAIL = re.compile(rb"[0\s:./,TZhH-]*(?:[+-]00:?00)?")
+_ABBREVIATION = re.compile(rb"\s*[\[(]?(?P<zone>[A-Za-z]{1,5})(?:/[A-Za-z]{3,4})?[\])]?")
+_REMARK = re.compile(rb"\s*\([A-Za-z\x80-\xff][A-Za-z\x80-\xff .'-]*\)")
+"""What a browser writes behind an offset: GMT+0100 (Central European Standard Time)."""
+_UNTIL = re.compile(
+    rb"\s*(?:-|\xe2\x80\x93|\xe2\x80\x94|\xe2\x88\x92|/|to|bis|until|\xc3\xa0|\.\.|~)\s*(?=0|(?<=\s)[A-Z][a-z])"
+)
 _WEEKDAY = re.compile(rb"[A-Za-z\x80-\xff]{2,}\.?,?\s+")
 
 
@@ -121,8 +132,10 @@ def layout_of(shape: bytes, clocks: bool = False) -> Layout | None:
 
     ``clocks`` says that the texts are times of the day, so that ``18.00.00`` is not a date.
     """
-    if b"0" not in shape or len(shape) > 80:
+    if b"0" not in shape or len(shape) > LONGEST:
         return None
+    for blank in _OTHER_BLANKS:  # as many plain blanks, so that the bytes keep their places
+        shape = shape.replace(blank, b" " * len(blank))
     start = len(shape) - len(shape.lstrip())
     shape = shape.rstrip()
     starts = [start]
@@ -194,16 +207,27 @@ def _after_clock(
         if zone in (None, "+", "-") and (found := _PLACE.match(shape, at)) is not None:
             name, at = found["zone"].decode(), found.end()
             zone, place = zone or name, name if zone else None
-        elif zone is None and (short := _ABBREVIATION.match(shape, at)) is not None:
+        elif zone in (None, "+", "-") and (short := _ABBREVIATION.match(shape, at)) is not None:
             name = short["zone"].decode().upper()
-            if name in ZONE_OFFSETS:
+            if name in ZONE_OFFSETS or name in MANY_ZONES:
                 pair = b"/" in short[0]
-                zone, at = short[0].decode().strip(" ()[]").upper() if pair else name, short.end()
+                at = short.end()
+                zone = zone or (short[0].decode().strip(" ()[]").upper() if pair else name)
+        if zone in ("+", "-") and (remark := _REMARK.match(shape, at)) is not None:
+            at = remark.end()
         until = _UNTIL.match(shape, at)
         if not interval and until is not None and (clock or until[0][:1].isspace()):
-            tail = _TAIL.match(shape, until.end())
-            if tail is not None:
-                interval, at = True, tail.end()
+            rest = shape[until.end() :]
+            end_of_it = layout_of(rest, True) or layout_of(rest)
+            if end_of_it is not None and not end_of_it.interval:
+                interval, at = True, len(shape)
+                if zone is None and end_of_it.zone is not None:  # 00:00 - 01:00 CET
+                    zone, place = end_of_it.zone, end_of_it.place
+                    digits = digits + [
+                        (part, until.end() + a, until.end() + b)
+                        for part, a, b in end_of_it.digits
+                        if part in ("zh", "zm")
+                    ]
     if shape[at:].strip():
         return None
     return Layout(tuple(digits), form, clock, month, afternoon, zone, interval, dotted, place)
@@ -226,7 +250,8 @@ def _clock_first(shape: bytes, start: int, clocks: bool) -> Layout | None:
         if clock is None:
             continue
         layout = _after_clock(shape, clock.end(), _digits(clock), "none", True, 0, False)
-        if layout is not None and not (layout.interval and clock[0].isdigit()):  # 2024-13-45 is no interval
+        bare = clock[0].isdigit() and not (clocks and len(clock[0]) == 2)
+        if layout is not None and not (layout.interval and bare):  # 2024-13-45 is no interval, 00-01 among clocks is
             return layout
         half = _HALF.match(shape, clock.end())
         join = _JOIN.match(shape, half.end() if half else clock.end())
@@ -253,6 +278,8 @@ class Instants:
     offset: np.ndarray | None = None
     """Minutes east of Greenwich; -32768 where the text has none."""
     zones: set[str] = field(default_factory=set)
+    unclear: set[str] = field(default_factory=set)
+    """Abbreviations with the times that name several zones, such as IST."""
     dated: bool = True
     clock: bool = True
 
@@ -296,6 +323,20 @@ class TimeText:
             layout = layout_of(names[i], clocks)
             if layout is not None and len(rows_of[i]):
                 self.groups.append((layout, rows_of[i], len(names[i])))
+        self._tell_ends_from_offsets()
+
+    def _tell_ends_from_offsets(self) -> None:
+        """Takes ``10:00-11:00`` for an interval where the second changes with the first; an offset stays the same."""
+        for g, (layout, rows, length) in enumerate(self.groups):
+            if layout.zone != "-" or not layout.clock:
+                continue
+            parts = self.parts(layout, rows[:2000], length)
+            end = parts["zh"].astype(np.int64) * 60 + parts.get("zm", np.zeros(1, dtype=np.int32))
+            start = parts["H"].astype(np.int64) * 60 + parts.get("M", np.zeros(1, dtype=np.int32))
+            spans = (end - start) % (24 * 60)
+            if len(np.unique(end)) > 1 and np.mean(spans == spans[0]) > 0.9 and spans[0]:
+                kept = tuple(digit for digit in layout.digits if digit[0] not in ("zh", "zm"))
+                self.groups[g] = layout._replace(zone=None, interval=True, digits=kept), rows, length
 
     @property
     def blank(self) -> int:
@@ -366,7 +407,9 @@ class TimeText:
             clock, fine = _clock(layout, parts)
             result.wall[rows] = days * DAY + clock
             result.ok[rows] = ok & fine
-            if layout.zone is not None:
+            if layout.zone in MANY_ZONES:
+                result.unclear.add(layout.zone or "")
+            elif layout.zone is not None:
                 if result.offset is None:
                     result.offset = np.full(self.count, NO_OFFSET, dtype=np.int32)
                 if layout.place:
@@ -404,7 +447,9 @@ def _days(layout: Layout, parts: dict[str, np.ndarray], order: str) -> tuple[np.
         month = parts.get("m", np.full(len(year), layout.month or 1))
         day = parts.get("d", np.ones(len(year), dtype=np.int64))
     if form == "yq":
-        month = (parts["q"] - 1) * 3 + 1
+        month = np.where(parts["q"] <= 4, (parts["q"] - 1) * 3 + 1, 0)
+    if form == "yh":
+        month = np.where(parts["h"] <= 2, (parts["h"] - 1) * 6 + 1, 0)
     if form == "yw":
         return week_days(year, parts["w"], parts.get("wd", np.ones(len(year), dtype=np.int64)))
     if form == "yj":

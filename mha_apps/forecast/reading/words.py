@@ -33,8 +33,21 @@ ZONE_OFFSETS: dict[str, int] = {
     "EET": 120, "EEST": 180, "MSK": 180, "EST": -300, "EDT": -240, "CST": -360, "CDT": -300, "MST": -420, "MDT": -360,
     "PST": -480, "PDT": -420, "AKST": -540, "AKDT": -480, "HST": -600, "JST": 540, "KST": 540, "AWST": 480, "AEST": 600,
     "AEDT": 660, "ACST": 570, "ACDT": 630, "NZST": 720, "NZDT": 780, "BRT": -180, "SAST": 120, "SGT": 480, "HKT": 480,
+    "ICT": 420, "WIB": 420, "WITA": 480, "WIT": 540, "PHT": 480, "MYT": 480, "PKT": 300, "NPT": 345, "ART": -180, "CLT": -240,
+    "CLST": -180, "COT": -300, "PET": -300, "VET": -240, "UYT": -180, "TRT": 180, "EAT": 180, "CAT": 120, "WAT": 60,
 }  # fmt: skip
-"""Zone abbreviations (upper case), to minutes east of Greenwich. IST is left out: it names three zones."""
+"""Zone abbreviations (upper case), to minutes east of Greenwich."""
+
+MANY_ZONES: dict[str, str] = {
+    "IST": "Asia/Kolkata, Europe/Dublin or Asia/Jerusalem",
+    "AST": "America/Halifax or Asia/Riyadh",
+    "GST": "Asia/Dubai or Atlantic/South_Georgia",
+    "AMT": "America/Manaus or Asia/Yerevan",
+    "LST": "any place's own",
+    "LT": "any place's own",
+    "EPT": "America/New_York",
+}
+"""Abbreviations that name several zones, or none, and what they may mean."""
 
 ZONE_PAIRS: dict[frozenset[str], str] = {
     frozenset({"CET", "CEST"}): "Europe/Berlin",
@@ -132,6 +145,12 @@ COUNTER_NAMES = _set(
     "no no. nr nr. # id index idx row rownum row_number rowid record recnbr rec rn n number num lfd lfd.nr lfdnr obs seq sequence unnamed:_0 "
     "zeile nummer item entry entry_id record_number scan counter count_id x level_0"
 )
+
+LEVEL_NAMES = _set(
+    "serial serials sn s/n seriennummer serial_no name names sensor sensors channel channels kanal unit units einheit einheiten unité tag tags description beschreibung "
+    "bezeichnung location ort group gruppe type typ id device gerät variable parameter label quantity messgröße station stations site meter zähler plant anlage"
+)
+"""What stands before a row that names the columns once more: their serial numbers, places or sensors."""
 
 MISSING_WORDS = _set(
     "na n/a nan null none nil - -- --- ---- ----- – — ? ?? ??? . .. ... * ** *** x missing nodata no_data n.a. n.a n.d. n.d nd k.a. k.a n.v. fehlt "

@@ -76,6 +76,8 @@ def stated_zone(names: Iterable[str], comments: Iterable[str]) -> tuple[str, str
         lowered = [
             word.upper() for word in re.split(r"[\W_]+", name) if word.upper() in ("CET", "CEST", "MEZ", "MESZ", "UTC")
         ]
+        if pair := ZONE_PAIRS.get(frozenset(lowered)):
+            return pair, f"column {name!r}"
         if shorts or (lowered and len(name) > len(lowered[0])):
             return (shorts or lowered)[0], f"column {name!r}"
     lines = list(comments)[:60]

@@ -71,7 +71,7 @@ EXPORTS: dict[str, Export] = {
     ),
     "an American weather station with 12:00a": Export(
         "\t\tTemp\tHi\tOut\nDate\tTime\tOut\tTemp\tHum\n" + "".join(f"{t.month}/{t.day}/{t:%y}\t{t.hour % 12 or 12}:{t:%M}{'a' if t.hour < 12 else 'p'}\t6{i % 3}.1\t61.{i % 2}\t{'---' if i == 2 else 50 + i % 3}\n" for i, t in enumerate(H)),
-        ["Out", "Temp", "Hum"], "2024-05-30 00:00:00", 48, missing={"Hum": 1},
+        ["Temp Out", "Hi Temp", "Out Hum"], "2024-05-30 00:00:00", 48, missing={"Out Hum": 1},
     ),
     "Dutch weather with a commented header and hours from 1 to 24": Export(
         "# SOURCE: ROYAL INSTITUTE\n# YYYYMMDD = date (YYYY=year,MM=month,DD=day);\n# \n# STN,YYYYMMDD,   HH,   DD,    T\n# \n" + each(H[1:], "  260,{e:%Y%m%d},{h24:5d},  10{m3},  12{m3}"),
@@ -82,7 +82,7 @@ EXPORTS: dict[str, Export] = {
     ),
     "an inverter with seven lines above the data": Export(
         "sep=;\nVersion CSV1|Tool SB|Linebreaks CR/LF|Delimiter semicolon\n\n;SN: 2110;SN: 2110\n;SB 4000;SB 4000\n;Total yield;Power\n;Counter;Analog\ndd.MM.yyyy HH:mm;kWh;kW\n" + each(Q, "{t:%d.%m.%Y %H:%M};1000{m3},25;0,12{m3}"),
-        ["Counter", "Analog"], "2024-05-30 00:00:00", 96, "15min",
+        ["Total yield Counter", "Power Analog"], "2024-05-30 00:00:00", 96, "15min",
     ),
     "a process control archive": Export(
         '"VarName"\t"TimeString"\t"VarValue"\t"Validity"\t"Time_ms"\n' + "".join(f'"{n}"\t"{t:%d.%m.%Y %H:%M:%S}"\t{i % 5},5\t1\t{45442000000 + i * 41666},0\n' for i, t in enumerate(H) for n in ("Temp1", "Druck 2")) + '"$RT_OFF$"\t"31.05.2024 23:30:00"\t0\t2\t45444000000\n',
