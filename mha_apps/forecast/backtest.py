@@ -155,7 +155,7 @@ def evaluate(model: ForecastModel, frame: pd.DataFrame, start: int, *, trees: bo
 def baselines(model: ForecastModel, inputs: Inputs, origins: Tensor) -> dict[str, Tensor]:
     """Point forecasts ``(origins, series, horizon)`` of the parts of the model and of what anyone can do.
 
-    ``linear`` is the linear path alone, ``ridge`` that without the correction across channels.
+    ``linear`` is the linear path alone, ``ridge`` that without what is added to it.
     """
     past, _ = inputs.windows.every_series(origins)
     # A past without any value has nothing to repeat: the mean of the training rows, zero here, stands in.
@@ -164,7 +164,8 @@ def baselines(model: ForecastModel, inputs: Inputs, origins: Tensor) -> dict[str
     path = inputs.linear
     linear = linear_forecast(inputs, origins)
     inputs.linear = LinearPath(path.weights)
-    ridge = linear_forecast(inputs, origins) if path.cross is not None else linear
+    plain = path.cross is None and path.reversion is None
+    ridge = linear if plain else linear_forecast(inputs, origins)
     inputs.linear = path
     return {"linear": linear, "ridge": ridge, "seasonal_naive": naive, "last_value": last}
 
@@ -175,7 +176,7 @@ def linear_forecast(inputs: Inputs, origins: Tensor) -> Tensor:
     for part in origins.split(512):
         past, _ = inputs.windows.every_series(part)
         z, mask, level = centre(past.double(), inputs.trailing)
-        parts.append((inputs.linear.forecast(z, mask) + level).float())
+        parts.append((inputs.linear.forecast(z, mask, level) + level).float())
     return torch.cat(parts)
 
 

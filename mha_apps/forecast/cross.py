@@ -68,8 +68,13 @@ class CrossMoments:
     targets: Tensor
 
 
-def accumulate(windows: Windows, base: Tensor, origins: Tensor, *, trailing: int) -> CrossMoments:
-    """Moments of the summaries and of what ``base`` ``(look_back, horizon)`` leaves over, at ``origins``."""
+def accumulate(
+    windows: Windows, base: Tensor, origins: Tensor, *, trailing: int, reversion: Tensor | None = None
+) -> CrossMoments:
+    """Moments of the summaries and of what ``base`` ``(look_back, horizon)`` leaves over, at ``origins``.
+
+    ``reversion`` ``(horizon,)`` is the part of the centre that the forecast adds to ``base`` besides.
+    """
     channels, horizon = windows.series, windows.horizon
     moments: CrossMoments | None = None
     for part in origins.split(512):
@@ -79,6 +84,8 @@ def accumulate(windows: Windows, base: Tensor, origins: Tensor, *, trailing: int
         known = torch.isfinite(future)
         # In float32: the residual needs no more than the targets hold.
         forecast = z.float() @ base.float() + level.float()
+        if reversion is not None:
+            forecast += level.float() * reversion.float()
         residual = torch.where(known, future - forecast, 0.0).double()
         if moments is None:
             size = features.shape[1]

@@ -74,7 +74,7 @@ class Inputs:
         return {
             "past": past.float(),
             "mask": mask.float(),
-            "linear": self.linear.forecast(past, mask).float(),
+            "linear": self.linear.forecast(past, mask, level).float(),
             "target": target.float(),
             "weight": known.float(),
             "level": level.float(),

@@ -1,12 +1,14 @@
-"""The whole linear path of a model: the shared ridge, and the correction across channels where folds confirm it."""
+"""The whole linear path of a model: the shared ridge, and what is added to it where rolling folds confirm it."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,7 +21,13 @@ from .windows import Windows, centre
 __all__ = ["FOLDS", "LinearPath", "fit_linear", "refit_linear", "thin", "whole"]
 
 MOST_WINDOWS = 400_000  # windows that the closed form looks at; beyond them origins are skipped evenly
+MOST_SCORED = 4096  # windows of a round that the shape of the ridge is chosen on
 FOLDS = 3
+PENALTIES = (0.1, 0.3, 1.0)
+SHARE = 0.6  # of the seasonal mean that the weights may shrink to
+RANK = 24  # patterns over the horizon
+LARGEST = 2048  # rows of look-back and horizon up to which more than the penalty is tried
+REVERSION = 3.0  # the penalty of the reversion, in units of the level's variance
 
 
 def whole(block: Block, horizon: int) -> Tensor:
@@ -34,18 +42,30 @@ def thin(origins: Tensor, series: int, most: int = MOST_WINDOWS) -> Tensor:
 
 @dataclass
 class LinearPath:
-    """``weights`` ``(look_back, horizon)`` float64, shared by all channels, and a correction across channels."""
+    """Weights that all channels share, and what is added to them.
+
+    Attributes:
+        weights: ``(look_back, horizon)`` float64.
+        cross: a correction across channels.
+        reversion: ``(horizon,)`` float64, how far each step returns from the window's centre to the mean of the
+            training rows, as a share of the way and negative.
+    """
 
     weights: Tensor
     cross: Cross | None = None
+    reversion: Tensor | None = None
 
-    def forecast(self, past: Tensor, mask: Tensor) -> Tensor:
+    def forecast(self, past: Tensor, mask: Tensor, level: Tensor | None = None) -> Tensor:
         """``(n, channels, horizon)`` relative to the centre, for float64 ``past`` ``(n, channels, look_back)``.
 
         Where there is a correction, the channels of the training come first and in their order; it leaves the
-        others alone.
+        others alone. ``level`` ``(n, channels, 1)`` is the centre in standardised units, which a reversion needs.
         """
         base = past @ self.weights
+        if self.reversion is not None:
+            if level is None:
+                raise ValueError("level is needed: this path returns to the mean")
+            base = base + level * self.reversion
         if self.cross is not None:
             known = self.cross.weights.shape[1]
             base[:, :known] += self.cross.apply(past[:, :known], mask[:, :known])
@@ -53,19 +73,44 @@ class LinearPath:
 
     def tensors(self) -> dict[str, Tensor]:
         """What is saved of it."""
-        if self.cross is None:
-            return {"linear": self.weights}
-        return {"linear": self.weights, "cross_mean": self.cross.mean, "cross_weights": self.cross.weights}
+        found = {"linear": self.weights}
+        if self.cross is not None:
+            found |= {"cross_mean": self.cross.mean, "cross_weights": self.cross.weights}
+        if self.reversion is not None:
+            found["reversion"] = self.reversion
+        return found
 
     @classmethod
     def from_tensors(cls, tensors: dict[str, Tensor]) -> LinearPath:
         """The inverse of :meth:`tensors`."""
         found = "cross_weights" in tensors
-        return cls(tensors["linear"], Cross(tensors["cross_mean"], tensors["cross_weights"]) if found else None)
+        correction = Cross(tensors["cross_mean"], tensors["cross_weights"]) if found else None
+        return cls(tensors["linear"], correction, tensors.get("reversion"))
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How the shared ridge is regularised; see :func:`mha_apps.forecast.ridge.solve`."""
+
+    penalty: float
+    share: float = 0.0
+    rank: int | None = None
+
+
+def solve_mean(moments: ridge.Moments, plan: Plan, shape: Shape) -> Tensor:
+    """The mean of the ridges of all look-backs, ``(look_back, horizon)``: the mean of linear maps is a linear map."""
+    horizon = moments.cross.shape[1]
+    total = torch.zeros_like(moments.cross)
+    for length in plan.look_backs:
+        pull = ridge.seasonal_pull(length, horizon, plan.period, shape.share) if shape.share else None
+        total += ridge.solve(
+            moments, look_back=length, penalty=shape.penalty, unit=plan.trailing, pull=pull, rank=shape.rank
+        )
+    return total / len(plan.look_backs)
 
 
 def fit_linear(
-    windows: Windows, plan: Plan, *, channels: bool, penalties: tuple[float, ...] = (0.01, 0.1, 1.0)
+    windows: Windows, plan: Plan, *, channels: bool, penalties: tuple[float, ...] = PENALTIES
 ) -> tuple[LinearPath, dict[str, Any]]:
     """Fit the linear path on the training block, choosing on rolling folds inside it and on validation.
 
@@ -81,41 +126,51 @@ def fit_linear(
     horizon, trailing = windows.horizon, plan.trailing
     folds = rolling_folds(plan.train, folds=FOLDS, horizon=horizon)
     moments = _prefixes(windows, plan, [fold[0][1] for fold in folds] + [plan.train[1]])
-
-    def weights(of: ridge.Moments, penalty: float) -> Tensor:
-        each = [ridge.solve(of, look_back=length, penalty=penalty) for length in plan.look_backs]
-        return torch.stack(each).mean(0)  # the mean of linear maps is a linear map
-
     rounds: list[tuple[Block, Block]] = [*folds, (plan.train, plan.validation)]
-    trials = []
-    for penalty in penalties:
-        errors = []
-        for of, (_, scored) in zip(moments, rounds, strict=True):
-            origins = thin(whole(scored, horizon)[:: max(1, horizon // 48)], windows.series, 50_000)
-            errors.append(ridge.error(weights(of, penalty), windows, origins, trailing=trailing))
-        # Logarithms, so that each round counts alike, and both errors, since the penalty trades one for the other.
-        known = [math.log(mse * mae) / 2 for mse, mae in errors if mse > 0]
-        score = sum(known) / len(known) if known else 0.0
-        trials.append({"penalty": penalty, "score": score, "mse": errors[-1][0], "mae": errors[-1][1]})
-    best = min(trials, key=lambda trial: trial["score"])
-    path = LinearPath(weights(moments[-1], best["penalty"]))
-    facts: dict[str, Any] = {"penalty": best["penalty"], "look_backs": list(plan.look_backs), "trials": trials}
 
+    shapes = [Shape(penalty) for penalty in penalties]
+    if max(plan.look_back, horizon) <= LARGEST:
+        shares = (0.0, SHARE) if plan.period > 1 else (0.0,)
+        ranks = (None, RANK) if horizon > 2 * RANK else (None,)
+        shapes = [Shape(*each) for each in product(penalties, shares, ranks)]
+    errors = {shape: [] for shape in shapes}  # type: dict[Shape, list[tuple[float, float]]]
+    for of, (_, scored) in zip(moments, rounds, strict=True):
+        past, future = _scored(windows, scored, trailing)
+        for shape in shapes:
+            errors[shape].append(_error(past @ solve_mean(of, plan, shape), future))
+    trials = []
+    for shape, each in errors.items():
+        # Logarithms, so that each round counts alike, and both errors, since a penalty trades one for the other.
+        known = [math.log(mse * mae) / 2 for mse, mae in each if mse > 0]
+        score = sum(known) / len(known) if known else 0.0
+        trials.append(asdict(shape) | {"score": score, "mse": each[-1][0], "mae": each[-1][1]})
+    best = shapes[min(range(len(shapes)), key=lambda number: trials[number]["score"])]
+    bases = [solve_mean(of, plan, best) for of in moments]
+    path = LinearPath(bases[-1])
+    facts: dict[str, Any] = asdict(best) | {"look_backs": list(plan.look_backs), "trials": trials}
+
+    reversions = [torch.zeros(horizon, dtype=torch.float64) for _ in rounds]
+    found, facts["reversion"] = _fit_reversion(windows, rounds, bases, trailing=trailing)
+    if facts["reversion"]["kept"]:
+        reversions, path.reversion = found, found[-1]
     if channels and 2 <= windows.series <= cross.MOST_CHANNELS:
-        bases = [weights(of, best["penalty"]) for of in moments]
-        path.cross, facts["cross"] = _fit_cross(windows, rounds, bases, trailing=trailing)
+        path.cross, facts["cross"] = _fit_cross(windows, rounds, bases, reversions, trailing=trailing)
     return path, facts
 
 
 def refit_linear(windows: Windows, plan: Plan, chosen: dict[str, Any]) -> LinearPath:
-    """Fit the path on the training block of ``plan`` with the penalties that :func:`fit_linear` has chosen."""
+    """Fit the path on the training block of ``plan`` with what :func:`fit_linear` has chosen."""
     moments = _prefixes(windows, plan, [plan.train[1]])[-1]
-    each = [ridge.solve(moments, look_back=length, penalty=chosen["penalty"]) for length in chosen["look_backs"]]
-    path = LinearPath(torch.stack(each).mean(0))
+    shape = Shape(chosen["penalty"], chosen.get("share", 0.0), chosen.get("rank"))
+    path = LinearPath(solve_mean(moments, plan, shape))
+    if chosen.get("reversion", {}).get("kept"):
+        # The centre stays the scaler's, which the model keeps.
+        nothing = np.zeros(windows.series)
+        path.reversion = _reversion(windows, plan.train, path.weights, nothing, trailing=plan.trailing)
     kept = [block for block in chosen.get("cross", []) if block["kept"]]
     if kept:
         origins = thin(whole(plan.train, windows.horizon)[::2], windows.series)
-        sums = cross.accumulate(windows, path.weights, origins, trailing=plan.trailing)
+        sums = cross.accumulate(windows, path.weights, origins, trailing=plan.trailing, reversion=path.reversion)
         for block in kept:
             fitted = cross.solve(sums, channels=windows.series, penalty=block["penalty"])
             if path.cross is None:
@@ -139,6 +194,31 @@ def _prefixes(windows: Windows, plan: Plan, ends: list[int]) -> list[ridge.Momen
     return sums
 
 
+def _scored(windows: Windows, block: Block, trailing: int) -> tuple[Tensor, Tensor]:
+    """Windows of a block to choose on: centred pasts, and futures relative to the centre, NaN after the block's end.
+
+    Origins near the end count with the steps that they have left, since a block may be hardly longer than a horizon.
+    """
+    size = windows.look_back + windows.horizon
+    most = max(16, min(MOST_SCORED, 20_000_000 // size))
+    origins = thin(torch.arange(block[0], max(block[0] + 1, block[1] - 1)), windows.series, most)
+    if len(origins) * windows.series > most:  # more series than windows
+        series = torch.arange(0, windows.series, -(-windows.series // most))
+    else:
+        series = torch.arange(windows.series)
+    batch = windows.at(series[:, None].expand(-1, len(origins)), origins.expand(len(series), -1))
+    past, _, level = centre(batch.past.double().flatten(0, 1), trailing)
+    future = batch.future.double().flatten(0, 1) - level
+    ahead = batch.origin.flatten()[:, None] + torch.arange(windows.horizon)
+    return past, torch.where(ahead < block[1], future, torch.nan)
+
+
+def _error(forecast: Tensor, future: Tensor) -> tuple[float, float]:
+    gap = forecast - future
+    gap = gap[torch.isfinite(gap)]
+    return (float(gap.square().mean()), float(gap.abs().mean())) if gap.numel() else (math.nan, math.nan)
+
+
 def blocks_of(horizon: int) -> list[tuple[int, int]]:
     """Steps 0 to 6, 6 to 12, 12 to 24 and so on: what holds for the next hours need not hold for next week."""
     edges = [0, 6]
@@ -147,8 +227,56 @@ def blocks_of(horizon: int) -> list[tuple[int, int]]:
     return [(first, min(last, horizon)) for first, last in pairwise(edges) if first < horizon]
 
 
-def _fit_cross(
+def _levels(
+    windows: Windows, block: Block, base: Tensor, mean: np.ndarray, *, trailing: int
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Centres as distances from ``mean`` ``(series,)``, ``(n, 1)``, and what ``base`` leaves over, ``(n, horizon)``."""
+    middle = torch.from_numpy(mean)
+    for batch in windows.chunks(thin(whole(block, windows.horizon)[::2], windows.series, 50_000), size=4096):
+        past, mask, level = centre(batch.past.double(), trailing)
+        keep = mask.mean(-1) >= ridge.OBSERVED
+        residual = batch.future.double() - level - past @ base
+        yield (level - middle[batch.series][:, None])[keep], residual[keep]
+
+
+def _reversion(windows: Windows, block: Block, base: Tensor, mean: np.ndarray, *, trailing: int) -> Tensor:
+    """The regression of what ``base`` leaves over on the distance of the centre from ``mean``, ``(horizon,)``."""
+    product = torch.zeros(windows.horizon, dtype=torch.float64)
+    power = torch.zeros(windows.horizon, dtype=torch.float64)
+    for distance, residual in _levels(windows, block, base, mean, trailing=trailing):
+        known = torch.isfinite(residual)
+        product += (distance * torch.where(known, residual, 0.0)).sum(0)
+        power += (distance.square() * known).sum(0)
+    return product / (power * (1 + REVERSION)).clamp_min(1e-12)
+
+
+def _fit_reversion(
     windows: Windows, rounds: list[tuple[Block, Block]], bases: list[Tensor], *, trailing: int
+) -> tuple[list[Tensor], dict[str, Any]]:
+    """The return to the mean fitted in each round, and whether all rounds confirm that it helps.
+
+    The mean is that of the round's own training rows: later ones must not tell where a series will return to.
+    """
+    values = windows.table[:, windows.look_back : windows.look_back + windows.rows]
+    gains, found = [], []
+    for (train, scored), base in zip(rounds, bases, strict=True):
+        mean = np.nan_to_num(values[:, train[0] : train[1]].double().nanmean(1).numpy())
+        found.append(_reversion(windows, train, base, mean, trailing=trailing))
+        before = after = 0.0
+        for distance, residual in _levels(windows, scored, base, mean, trailing=trailing):
+            before += float(residual.square().nansum())
+            after += float((residual - distance * found[-1]).square().nansum())
+        gains.append(1 - after / before if before else math.nan)
+    return found, asdict(judge(gains))
+
+
+def _fit_cross(
+    windows: Windows,
+    rounds: list[tuple[Block, Block]],
+    bases: list[Tensor],
+    reversions: list[Tensor],
+    *,
+    trailing: int,
 ) -> tuple[Cross | None, list[dict[str, Any]]]:
     """The correction fitted on the last round's rows, decided for each block of the horizon by all rounds.
 
@@ -158,13 +286,13 @@ def _fit_cross(
     horizon, channels = windows.horizon, windows.series
     gains: dict[float, list[Tensor]] = {penalty: [] for penalty in cross.PENALTIES}
     fitted: dict[float, Cross] = {}
-    for (train, scored), base in zip(rounds, bases, strict=True):
+    for (train, scored), base, reversion in zip(rounds, bases, reversions, strict=True):
         # Neighbouring origins share almost everything; every second one halves the time.
         origins = thin(whole(train, horizon)[::2], channels)
-        moments = cross.accumulate(windows, base, origins, trailing=trailing)
+        moments = cross.accumulate(windows, base, origins, trailing=trailing, reversion=reversion)
         fitted = {penalty: cross.solve(moments, channels=channels, penalty=penalty) for penalty in gains}
         origins = thin(whole(scored, horizon)[:: max(1, min(horizon, 48) // 16)], channels, 100_000)
-        before, after = _errors(windows, base, fitted, origins, trailing=trailing)
+        before, after = _errors(windows, base, reversion, fitted, origins, trailing=trailing)
         for penalty, error in after.items():
             gains[penalty].append(1 - error / before)
     chosen: list[dict[str, Any]] = []
@@ -182,7 +310,13 @@ def _fit_cross(
 
 
 def _errors(
-    windows: Windows, base: Tensor, corrections: dict[float, Cross], origins: Tensor, *, trailing: int
+    windows: Windows,
+    base: Tensor,
+    reversion: Tensor,
+    corrections: dict[float, Cross],
+    origins: Tensor,
+    *,
+    trailing: int,
 ) -> tuple[Tensor, dict[float, Tensor]]:
     """Squared errors of ``base``, and of ``base`` with each correction, summed over each block of the horizon."""
     blocks = [slice(*block) for block in blocks_of(windows.horizon)]
@@ -196,7 +330,7 @@ def _errors(
     for part in origins.split(256):
         past, future = windows.every_series(part)
         z, mask, level = centre(past.double(), trailing)
-        gap = z @ base + level - future.double()
+        gap = z @ base + level * (1 + reversion) - future.double()
         before += by_block(gap)
         for penalty, correction in corrections.items():
             after[penalty] += by_block(gap + correction.apply(z, mask))

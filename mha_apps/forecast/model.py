@@ -337,6 +337,8 @@ class ForecastModel(nn.Module, PyTorchModelHubMixin):
         if "cross_weights" in self.artifacts:
             features = None if "cross_mean" not in self.artifacts else self.artifacts["cross_mean"].shape[0]
             shapes |= {"cross_mean": (features,), "cross_weights": (features, series, horizon)}
+        if "reversion" in self.artifacts:
+            shapes["reversion"] = (horizon,)
         for name, shape in shapes.items():
             if name not in self.artifacts:
                 raise ValueError(f"artifacts.safetensors holds no {name}")

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from .windows import Windows, centre
 
-__all__ = ["Moments", "accumulate", "error", "solve"]
+__all__ = ["Moments", "accumulate", "error", "seasonal_pull", "solve"]
 
 OBSERVED = 0.8  # a window with fewer of its inputs observed says too little about the covariance
 
@@ -65,12 +65,45 @@ def accumulate(windows: Windows, origins: Tensor, *, trailing: int, chunk: int =
     return Moments(gram, cross, count, targets)
 
 
-def solve(moments: Moments, *, look_back: int, penalty: float) -> Tensor:
+def seasonal_pull(look_back: int, horizon: int, period: int, share: float) -> Tensor:
+    """What the weights shrink towards: ``share`` of the mean over earlier seasons, the nearer ones counting more.
+
+    Season number j before the origin counts 1/j. Returns ``(look_back, horizon)``, zero where no season fits in.
+    """
+    pull = torch.zeros(look_back, horizon, dtype=torch.float64)
+    seasons = torch.arange(1, look_back // period + 1, dtype=torch.float64)
+    if not len(seasons):
+        return pull
+    step = torch.arange(horizon)
+    for season, part in enumerate((share / seasons / (1 / seasons).sum()).tolist(), start=1):
+        pull[look_back - season * period + step % period, step] = part
+    return pull
+
+
+def solve(
+    moments: Moments,
+    *,
+    look_back: int,
+    penalty: float,
+    unit: int | None = None,
+    pull: Tensor | None = None,
+    rank: int | None = None,
+) -> Tensor:
     """Weights ``(full look_back, horizon)`` that use the last ``look_back`` steps; the others are zero.
 
     The penalty is a multiple of the mean eigenvalue of the inputs' covariance, so it means the same for every unit
     and look-back. Missing targets are handled by available pairs: each step's covariance with the inputs is taken
     over the windows in which that step was observed.
+
+    Args:
+        moments: sums of products over windows.
+        look_back: steps that are used.
+        penalty: its mean over the steps.
+        unit: rows after which a step's penalty has grown by the root of two, from there on with the root of its age:
+            old values need more evidence. The same penalty everywhere when None.
+        pull: ``(look_back, horizon)``, what the weights shrink towards; zero when None.
+        rank: keep that many patterns over the horizon, those in which the fitted forecasts vary most (reduced-rank
+            regression; Izenman 1975); neighbouring steps then share what they have in common.
     """
     full, horizon = moments.cross.shape
     weights = torch.zeros(full, horizon, dtype=torch.float64)
@@ -79,8 +112,18 @@ def solve(moments: Moments, *, look_back: int, penalty: float) -> Tensor:
     gram = moments.gram[-look_back:, -look_back:] / moments.windows
     cross = moments.cross[-look_back:] / moments.targets.clamp_min(1.0)
     mean_eigenvalue = gram.diagonal().mean().clamp_min(1e-12)
-    gram = gram + penalty * mean_eigenvalue * torch.eye(look_back, dtype=torch.float64)
-    weights[-look_back:] = torch.linalg.solve(gram, cross)
+    profile = torch.ones(look_back, dtype=torch.float64)
+    if unit is not None:
+        profile = (1 + torch.arange(look_back - 1, -1, -1, dtype=torch.float64) / unit).sqrt()
+    cost = penalty * mean_eigenvalue * profile / profile.mean()
+    if pull is not None:
+        cross = cross + cost[:, None] * pull
+    gram = gram + torch.diag(cost)
+    found = torch.linalg.solve(gram, cross)
+    if rank is not None and rank < min(look_back, horizon):
+        patterns = torch.linalg.eigh(found.T @ cross)[1][:, -rank:]  # found' gram found, without one more product
+        found = found @ patterns @ patterns.T
+    weights[-look_back:] = found
     return weights
 
 

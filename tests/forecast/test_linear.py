@@ -7,7 +7,7 @@ import torch
 from sklearn.linear_model import Ridge
 
 from mha_apps.forecast import cross, ridge
-from mha_apps.forecast.linear import LinearPath, fit_linear, whole
+from mha_apps.forecast.linear import LinearPath, Shape, fit_linear, refit_linear, solve_mean, whole
 from mha_apps.forecast.plan import make_plan
 from mha_apps.forecast.recipe import ForecastRecipe
 from mha_apps.forecast.selection import judge, rolling_folds
@@ -67,7 +67,7 @@ def test_a_channel_that_leads_another_is_found_and_used():
     z, mask, level = centre(past.double(), plan.trailing)
 
     def error(of):
-        return float((of.forecast(z, mask) + level - future)[:, 1].square().mean())
+        return float((of.forecast(z, mask, level) + level - future)[:, 1].square().mean())
 
     assert error(path) < 0.7 * error(alone)
 
@@ -104,8 +104,45 @@ def test_the_moments_of_the_whole_training_block_are_used_once_each():
     windows, plan = plan_for(led())
     path, facts = fit_linear(windows, plan, channels=False)
     moments = ridge.accumulate(windows, whole(plan.train, HORIZON), trailing=plan.trailing)
-    each = [ridge.solve(moments, look_back=length, penalty=facts["penalty"]) for length in plan.look_backs]
-    torch.testing.assert_close(path.weights, torch.stack(each).mean(0))
+    shape = Shape(facts["penalty"], facts["share"], facts["rank"])
+    torch.testing.assert_close(path.weights, solve_mean(moments, plan, shape))
+
+
+def test_refitting_on_the_same_rows_gives_the_same_path():
+    windows, plan = plan_for(led())
+    path, facts = fit_linear(windows, plan, channels=True)
+    again = refit_linear(windows, plan, facts)
+    for name, tensor in path.tensors().items():
+        torch.testing.assert_close(again.tensors()[name], tensor)
+
+
+def returning(rows=1500, seed=0):
+    """A slow return to the mean, under noise that hides it from any difference of the last day."""
+    rng = np.random.default_rng(seed)
+    slow = np.zeros(rows)
+    for row in range(1, rows):
+        slow[row] = 0.97 * slow[row - 1] + rng.normal()
+    return slow[:, None]
+
+
+def test_a_series_that_returns_to_its_mean_is_forecast_to_do_so():
+    values = returning()
+    frame = pd.DataFrame(values, index=pd.date_range("2024", periods=len(values), freq="h"))
+    plan = make_plan(frame, ForecastRecipe(csv="x", horizon=24, look_back=LOOK_BACK))
+    scaled = Scaler.fit(values[: plan.train[1]]).forward(values[: plan.test[0]])
+    path, facts = fit_linear(Windows(scaled, look_back=plan.look_back, horizon=24), plan, channels=True)
+    assert facts["reversion"]["kept"]
+    assert path.reversion[-1] < path.reversion[0] < 0
+    assert torch.equal(LinearPath.from_tensors(path.tensors()).reversion, path.reversion)
+    with pytest.raises(ValueError, match="level"):
+        path.forecast(torch.zeros(1, 1, plan.look_back).double(), torch.ones(1, 1, plan.look_back).double())
+
+
+def test_a_random_walk_is_not_forecast_to_return():
+    values = np.cumsum(np.random.default_rng(5).normal(size=(1500, 4)), axis=0)
+    windows, plan = plan_for(values)
+    path, _ = fit_linear(windows, plan, channels=False)
+    assert path.reversion is None
 
 
 def test_a_path_is_the_same_after_saving():
@@ -113,8 +150,8 @@ def test_a_path_is_the_same_after_saving():
     path, _ = fit_linear(windows, plan, channels=True)
     again = LinearPath.from_tensors(path.tensors())
     past, _ = windows.every_series(torch.tensor([300]))
-    z, mask, _ = centre(past.double(), plan.trailing)
-    assert torch.equal(again.forecast(z, mask), path.forecast(z, mask))
+    z, mask, level = centre(past.double(), plan.trailing)
+    assert torch.equal(again.forecast(z, mask, level), path.forecast(z, mask, level))
 
 
 def test_folds_train_before_they_score_and_follow_each_other():

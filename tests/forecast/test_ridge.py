@@ -64,6 +64,36 @@ def test_missing_targets_are_left_out_per_step(series):
     assert moments.targets.tolist() == observed
 
 
+def test_weights_shrink_to_the_mean_of_the_seasons_that_fit_in():
+    moments = ridge.Moments(torch.eye(9).double(), torch.zeros(9, 5).double(), 1.0, torch.ones(5).double())
+    pull = ridge.seasonal_pull(9, 5, 4, 0.6)
+    weights = ridge.solve(moments, look_back=9, penalty=1e9, pull=pull)
+    torch.testing.assert_close(weights, pull, atol=1e-8, rtol=0)
+    # Step 0 has its phase 4 and 8 rows before the origin; the nearer season counts twice.
+    assert weights[[9 - 4, 9 - 8], 0].tolist() == pytest.approx([0.4, 0.2])
+    assert weights.sum(0).tolist() == pytest.approx([0.6] * 5)
+
+
+def test_a_rank_keeps_the_patterns_in_which_the_fitted_forecasts_vary_most(series):
+    windows = Windows(series, look_back=12, horizon=5, dtype=torch.float64)
+    origins = torch.arange(12, 380)
+    moments = ridge.accumulate(windows, origins, trailing=4)
+    inputs, _ = design(windows, origins, 4)
+    weights = ridge.solve(moments, look_back=12, penalty=1e-9, rank=2).numpy()
+    full = ridge.solve(moments, look_back=12, penalty=1e-9).numpy()
+    assert np.linalg.matrix_rank(weights, tol=1e-8) == 2
+    # Of all maps of rank two, the one nearest to the targets: the best approximation of the fitted values.
+    u, s, v = np.linalg.svd(inputs @ full, full_matrices=False)
+    np.testing.assert_allclose(inputs @ weights, (u[:, :2] * s[:2]) @ v[:2], atol=1e-6)
+
+
+def test_older_steps_are_penalised_more(series):
+    windows = Windows(series, look_back=12, horizon=1, dtype=torch.float64)
+    moments = ridge.accumulate(windows, torch.arange(12, 380), trailing=4)
+    even, graded = (ridge.solve(moments, look_back=12, penalty=3.0, unit=unit).abs() for unit in (None, 1))
+    assert graded[:6].sum() / graded.sum() < even[:6].sum() / even.sum()
+
+
 def _complete(values, origin, series):
     return np.isfinite(values[origin - 6 : origin, series]).mean() >= ridge.OBSERVED
 
