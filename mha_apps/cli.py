@@ -479,7 +479,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         _complain(str(error))
         return 2
     except KeyboardInterrupt as error:
-        _complain(str(error) or "interrupted")
+        if processes.is_first():
+            print(f"mha-apps: {error if str(error) else 'interrupted'}", file=sys.stderr)
         return 130
     except BrokenPipeError:
         # The reader of a pipe (head, less) had enough; Python would complain again while it closes the stream.
@@ -490,16 +491,14 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
         if not processes.is_lost_peer(error):
-            where = f" in process {processes.rank()}" if processes.count() > 1 else ""
-            message = f"this should not have happened{where} ({reason}); --debug shows where, please report it"
-            print(f"mha-apps: {message}", file=sys.stderr)
+            _complain(f"this should not have happened ({reason}); --debug shows where, please report it")
         return 1
 
 
 def _complain(message: str) -> None:
-    """One line on standard error; of the processes of a machine that train together, the first says it."""
-    if processes.is_first_here():
-        print(f"mha-apps: {message}", file=sys.stderr)
+    """One line on standard error, however many processes train together."""
+    processes.await_first()
+    print(f"mha-apps: {message}", file=sys.stderr, flush=True)
 
 
 def _choose(args: list[str]) -> tuple[list[str], type[Verb]] | str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import shutil
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -154,6 +155,11 @@ class _Trainer:
     # The run from its begin to its end -------------------------------------------------------------------------
 
     def train(self) -> dict[str, Any]:
+        if processes.launched_alone():
+            self.reporter.say(
+                "accelerate launch --cpu starts one process, however many it is told; for two on CPUs: "
+                "torchrun --nproc-per-node 2 -m mha_apps ..."
+            )
         self.run.begin()
         self._resume()
         processes.on_first(self._open)
@@ -224,7 +230,7 @@ class _Trainer:
             "examples_per_second": round(progress.examples / trained, 1),
             "data_wait_share": round(progress.data_seconds / trained, 4),
             "parameters": sum(weight.numel() for weight in self.raw.parameters()),
-            "device": str(self.device),
+            "device": self.device.type,
             "precision": self.precision,
             "processes": processes.count(),
             **self.task.facts,
@@ -465,6 +471,8 @@ class _Trainer:
 def _accelerator(device: torch.device, precision: str) -> Accelerator:
     # Accelerate keeps its first settings for the whole process; a second fit may want others.
     AcceleratorState._reset_state()
+    # Said of depthwise convolutions once a process, whatever is done about it.
+    warnings.filterwarnings("ignore", "Grad strides do not match bucket view strides")
     mixed = "no" if precision == "fp32" else precision
     return Accelerator(cpu=device.type == "cpu", mixed_precision=mixed)
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import functools
 import os
+import signal
+import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -38,14 +40,26 @@ def is_first() -> bool:
     return rank() == 0
 
 
-def is_first_here() -> bool:
-    """Whether this process is the first on its machine."""
-    return int(os.environ.get("LOCAL_RANK", rank())) == 0
+def await_first(seconds: float = 10.0) -> None:
+    """Wait before printing an error, unless this process is the first on its machine.
+
+    As a rule the others meet the same error. While they wait the first prints it and ends, and their launcher ends
+    them; one that is still there afterwards had an error of its own.
+    """
+    if int(os.environ.get("LOCAL_RANK", rank())) != 0:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        time.sleep(seconds)
 
 
 def is_lost_peer(error: Exception) -> bool:
     """Whether an error only says that another process has ended, which then has said why."""
     return count() > 1 and isinstance(error, RuntimeError) and any(word in str(error) for word in ("gloo", "NCCL"))
+
+
+def launched_alone() -> bool:
+    """Whether ``accelerate launch --cpu`` was asked for several processes, of which it starts only this one."""
+    asked = os.environ.get("ACCELERATE_USE_CPU", "").lower() == "true" and "MASTER_PORT" in os.environ
+    return asked and count() == 1 and "WORLD_SIZE" not in os.environ
 
 
 def begin(cpu: bool) -> None:
