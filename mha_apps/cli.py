@@ -60,13 +60,19 @@ class Verb:
 
 
 @dataclass(kw_only=True)
-class Train(Verb):
-    """What every trainer has. ``recipe`` is annotated by the subclass."""
+class FromRecipe(Verb):
+    """What verbs have that take a recipe. ``recipe`` is annotated by the subclass."""
 
     recipe_class: ClassVar[type[TrainingRecipe]]
 
     recipe_file: Annotated[str | None, tyro.conf.arg(name="recipe")] = None
     """A recipe by name, or a recipe file; flags given beside it win."""
+
+
+@dataclass(kw_only=True)
+class Train(FromRecipe):
+    """What every trainer has."""
+
     out: Path | None = None
     """The run folder to make; runs/KIND-DATE-TIME when not given."""
     force: FlagCreatePairsOff[bool] = False
@@ -332,9 +338,10 @@ class CnnEvaluate(Evaluate):
 
 
 @dataclass(kw_only=True)
-class CnnCompare(Verb):
+class CnnCompare(FromRecipe):
     """Does a gate help? The same network with each, over several seeds, paired."""
 
+    recipe_class = CnnRecipe
     recipe: Annotated[CnnRecipe, tyro.conf.arg(name="")] = field(default_factory=CnnRecipe)
     gates: str = "none,se,eca,cbam"
     """Gates with commas between them; the first is what the others are compared with."""
@@ -342,11 +349,14 @@ class CnnCompare(Verb):
     """Runs of each gate."""
     out: Path | None = None
     """The folder of all runs and the report; a comparison that was stopped goes on there."""
+    rounds: int = 20
+    """How often the latency of each network is measured."""
 
     def run(self) -> Answer:
         from mha_apps.cnn import compare
 
-        return _facts(compare(self.recipe, gates=self.gates.split(","), seeds=self.seeds, out=self.out))
+        gates = self.gates.split(",")
+        return _facts(compare(self.recipe, gates=gates, seeds=self.seeds, out=self.out, rounds=self.rounds))
 
 
 @dataclass(kw_only=True)
@@ -356,9 +366,11 @@ class CnnPlug(Verb):
     model: Annotated[Positional[str], tyro.conf.arg(metavar="MODEL")]
     """A name of torchvision's, or `timm/NAME`, or resnet20, resnet32, resnet56."""
     gate: str = "cbam"
-    """se, eca, cbam, channel or spatial."""
+    """se, eca, cbam, channel, spatial, spatial-self or channel-self."""
     where: str = "auto"
-    """`auto`, or a glob over module paths."""
+    """`auto`, or globs over module paths, with commas between them."""
+    start: Literal["identity", "standard"] = "identity"
+    """Whether a new gate is exactly 1, or about one half as in the papers."""
     image_size: int = 224
     """Side of the images, in pixels."""
     pretrained: FlagCreatePairsOff[bool] = False
@@ -374,6 +386,7 @@ class CnnPlug(Verb):
                 self.model,
                 self.gate,
                 where=self.where,
+                start=self.start,
                 image_size=self.image_size,
                 pretrained=self.pretrained,
                 out=self.out,
@@ -391,13 +404,15 @@ class CnnExplain(Verb):
     """Images to show; those that the run was trained on when not given."""
     count: int = 6
     """How many images."""
+    split: Literal["validation", "test", "train", "all"] = "validation"
+    """Which of them; the test images are left alone unless asked for."""
     out: Path | None = None
     """The picture to write; plots/gates.png in the run folder when not given."""
 
     def run(self) -> Answer:
         from mha_apps.cnn import explain
 
-        return _facts(explain(self.folder, self.data, count=self.count, out=self.out))
+        return _facts(explain(self.folder, self.data, count=self.count, split=self.split, out=self.out))
 
 
 # demo ------------------------------------------------------------------------------------------------------------
@@ -540,7 +555,7 @@ def _overview(subject: str | None = None) -> str:
 
 def _parse(program: str, verb_class: type[Verb], args: list[str]) -> Verb:
     default: Any = tyro.MISSING_NONPROP
-    if issubclass(verb_class, Train):
+    if issubclass(verb_class, FromRecipe):
         base = _base_recipe(verb_class.recipe_class, program.split()[1], args)
         if base is not None:
             default = verb_class(recipe=base)  # type: ignore[call-arg]

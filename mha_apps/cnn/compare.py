@@ -68,7 +68,7 @@ def compare(
     """
     recipe = recipe or CnnRecipe()
     gates = list(dict.fromkeys(gates))
-    _check(recipe, gates, seeds)
+    _check(recipe, gates, seeds, rounds)
     folder = Path(out) if out is not None else Path("runs") / f"compare-{recipe.model.replace('/', '-')}"
     runs: dict[str, list[Run]] = {gate: [] for gate in gates}
     scores: dict[str, list[float]] = {gate: [] for gate in gates}
@@ -98,13 +98,15 @@ def compare(
     return result
 
 
-def _check(recipe: CnnRecipe, gates: Sequence[str], seeds: int) -> None:
+def _check(recipe: CnnRecipe, gates: Sequence[str], seeds: int, rounds: int) -> None:
     if unknown := [gate for gate in gates if gate != "none" and gate not in GATES]:
         raise InputError(f"--gates {unknown[0]}: is unknown; use none or some of {', '.join(GATES)}")
     if len(gates) < 2:
         raise InputError(f"--gates {','.join(gates)}: name at least two, such as none,cbam")
     if seeds < 1:
         raise InputError(f"--seeds {seeds}: must be at least 1")
+    if rounds < 1:
+        raise InputError(f"--rounds {rounds}: must be at least 1")
     if recipe.budget[0] == "minutes":
         raise InputError("--minutes: gates are compared in equal steps; give --epochs or --steps")
     recipe.check()

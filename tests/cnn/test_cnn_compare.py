@@ -89,6 +89,7 @@ def test_runs_of_another_recipe_are_not_mixed_in(comparison):
         ({"gates": ["none", "sea"]}, "--gates sea: is unknown"),
         ({"gates": ["none", "none"]}, "name at least two"),
         ({"seeds": 0}, "--seeds 0"),
+        ({"rounds": 0}, "--rounds 0"),
         ({"recipe": CnnRecipe(minutes=1.0)}, "equal steps"),
     ],
 )
