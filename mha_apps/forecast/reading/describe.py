@@ -56,6 +56,7 @@ def describe(
         decimal=first.decimal if first.table.delimiter else None,
         header_line=first.table.header,
         other_lines=lines,
+        preface=[text[:200] for text in first.table.comments[:40]],
         time=first.times.what,
         zone=zones.label(laid.zone),
         step=", ".join(steps),
@@ -83,6 +84,11 @@ def describe(
         ),
     )
     report.notes += list(dict.fromkeys([*(note for block in blocks for note in block.notes), *laid.notes]))
+    if laid.conflicting > 0.3 * report.rows_read:
+        report.notes.append(
+            f"{laid.conflicting} rows share their time with others of different values; if a column names the sensor, "
+            "pass it with --series"
+        )
     if laid.unsorted:
         report.notes.append("rows were not in the order of time; sorted")
     if laid.irregular:
@@ -211,6 +217,8 @@ def _show_offences(
         "row counter",
         "not asked for",
         "beside the value",
+        "describes the sensor",
+        "another time",
         "column not in this file",
         "blank",
         "duplicate",

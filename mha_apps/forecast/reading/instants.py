@@ -11,7 +11,7 @@ from mha_apps.errors import InputError
 from . import zones
 from .options import ReadOptions
 from .reading import Reading
-from .timetext import HOUR, MINUTE, NO_OFFSET
+from .timetext import DAY, HOUR, MINUTE, NO_OFFSET
 from .words import MANY_ZONES, ZONE_OFFSETS, ZONE_PAIRS
 
 
@@ -21,7 +21,7 @@ def localise(reading: Reading, told: ReadOptions) -> None:
     wanted = zones.zone_of(told.tz) if told.tz else None
     wall = times.wall
     # Hours that run from 1 to 24 or 25 name the end of an hour; the clock is read at its start
-    ending = HOUR if times.hours is not None and times.hours[0] >= 1 and times.hours[1] >= 24 else 0
+    ending = HOUR if times.hours is not None and times.hours.ending else 0
     if times.utc:
         block.utc, block.zone = wall, wanted or (zones.zone_of(times.zone) if times.zone else None)
         return
@@ -96,10 +96,16 @@ def _read_clock(reading: Reading, wall: np.ndarray, zone: zones.Zone, ending: in
     block, account = reading.block, reading.table.account
     usable = account.rows.open
     times = reading.times
-    if times.counted and times.day is not None:
-        midnight = zones.localise(times.day, zone, usable=usable)  # hours are counted through the day
-        block.utc = midnight.utc + (wall - times.day)
+    hours = times.hours
+    if hours is not None and hours.ok[usable].any() and hours.numbered_in(zone):
+        midnight = zones.localise(hours.day, zone, usable=usable)
+        block.utc = midnight.utc + (wall - hours.day)
+        ends = zones.localise(hours.day + DAY, zone, usable=usable).utc
+        account.rows.set_aside(block.utc - ending >= ends, "hour that the day does not have")
+        reading.table.notes.append("hours are numbered through the days on which the clock changes")
         return
+    if hours is not None:
+        account.rows.set_aside(hours.ok & (hours.number > 24 * hours.per_hour), "hour that the day does not have")
     local = zones.localise(wall - ending, zone, block.codes, usable)
     account.rows.set_aside(local.missing, "local time that the clock skips")
     account.rows.set_aside(local.ambiguous, "local time that comes twice")
@@ -114,14 +120,19 @@ def _check_clock(reading: Reading, ending: int) -> None:
         busiest = np.argmax(np.bincount(block.codes[rows]))
         rows = rows[block.codes[rows] == busiest]
     wall = reading.times.wall[rows] - ending
+    hours = reading.times.hours
+    if hours is not None and (found := hours.may_be_numbered()) is not None:
+        row = int(rows[np.argmax(hours.day[rows] >= found[1])])
+        raise InputError(
+            f"{account.place(row)}: {found[0]}, as where hours are numbered through the day of a change of the clock; "
+            "pass --tz, such as --tz Europe/Berlin (or --tz UTC, if it never changes)"
+        )
+    if hours is not None:
+        account.rows.set_aside(hours.ok & (hours.number > 24 * hours.per_hour), "hour that the day does not have")
+        rows = rows[account.rows.open[rows]]
+        wall = reading.times.wall[rows] - ending
     signature = zones.summer_signature(wall)
     if signature is None:
-        if reading.times.counted:
-            row = int(rows[0])
-            raise InputError(
-                f"{account.place(row)}: the hours of a day count to 25, so the clock has summer time; "
-                "pass --tz, such as --tz Europe/Berlin"
-            )
         return
     if signature.sure:
         at = (signature.doubled or signature.skipped)[0]

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from .look import looks_like_time, named
 from .table import Table
-from .words import SENSOR_NAMES, SERIES_NAMES, VALUE_NAMES
+from .words import PLACE_NAMES, SENSOR_NAMES, SERIES_NAMES, VALUE_NAMES
 
 
 def codes_of(column: pa.Array | pd.Series) -> tuple[np.ndarray, list[str]]:
@@ -78,7 +78,45 @@ def series_columns(
                 best, least = [k for _, k, _ in group], left
         if best and least <= 0.02:
             break
+    if least > 0.02 and before >= 0.3:
+        best = _numbered(table, rows, moment, numeric) or best
     return best
+
+
+def _numbered(table: Table, rows: np.ndarray, moment: np.ndarray, numeric: list[int]) -> list[int]:
+    """A column of whole numbers that is not named for it but numbers the sensors.
+
+    Measured values do not do this: each number comes at most once at a time, and all come about equally often.
+    """
+    for k in numeric:
+        codes, found = codes_of(table.columns[k])
+        if not 2 <= len(found) <= max(2, 0.1 * len(rows)) or not all(text.isdigit() for text in found):
+            continue
+        part = codes[rows]
+        counts = np.bincount(part[part >= 0], minlength=len(found))
+        if np.any(part < 0) or counts.min() < 0.5 * counts.max():
+            continue
+        keys = moment.astype(np.int64) * len(found) + part
+        if len(np.unique(keys)) >= 0.98 * len(keys):
+            return [k]
+    return []
+
+
+def describing(table: Table, values: dict[int, np.ndarray], codes: np.ndarray, usable: np.ndarray) -> list[int]:
+    """Columns that say of each sensor where it is or how else it is called: one value a sensor throughout."""
+    rows = np.flatnonzero(usable & (codes >= 0))
+    if len(rows) == 0:
+        return []
+    found = []
+    for k, column in values.items():
+        if not named(table.names[k], PLACE_NAMES):
+            continue
+        first = np.full(int(codes.max()) + 1, np.nan)
+        first[codes[rows[::-1]]] = column[rows[::-1]]
+        here = first[codes[rows]]
+        if np.all((column[rows] == here) | (np.isnan(column[rows]) & np.isnan(here))):
+            found.append(k)
+    return found
 
 
 def _staggered(table: Table, rows: np.ndarray, texts: list[int], numeric: list[int]) -> list[int]:

@@ -13,6 +13,7 @@ import pyarrow as pa
 from mha_apps.errors import InputError
 
 from .account import Ledger
+from .hours import Hours
 from .numbers import COMMA, PLAIN, numbers
 from .options import ReadOptions
 from .table import Table
@@ -40,12 +41,10 @@ class Times:
     unclear: set[str] = field(default_factory=set)
     """Zone abbreviations that name several zones."""
     dateonly: bool = False
-    hours: tuple[int, int] | None = None
-    """The least and the greatest hour where the hours stand in a column of their own."""
-    day: np.ndarray | None = None
-    """Microseconds at the start of the day, where the hours stand in a column of their own."""
-    counted: bool = False
-    """Whether the hours or periods are counted through days of 23 and 25 hours, and not read off a clock."""
+    hours: Hours | None = None
+    """Where the hours or periods of the day stand in a column of their own."""
+    beside: list[int] = field(default_factory=list)
+    """Columns that tell the same instants once more, and are no sensors."""
     notes: list[str] = field(default_factory=list)
 
 

@@ -21,10 +21,11 @@ from mha_apps.errors import InputError
 
 from . import composite, numbers, oddities, zones
 from .account import Account, Ledger
+from .companions import with_companions
 from .describe import describe
 from .instants import localise
-from .layout import codes_of, series_columns
-from .look import Times, named
+from .layout import codes_of, describing, series_columns
+from .look import Look, Times, named
 from .options import ReadOptions
 from .reading import Reading
 from .report import ColumnReport, ReadingReport
@@ -116,16 +117,20 @@ def _options(options: ReadOptions | None, changes: dict[str, Any]) -> ReadOption
 def _read(source: Source, told: ReadOptions) -> Reading:
     """One source up to the instants, the numbers and the sensors of its rows."""
     table = read_table(source, delimiter=told.delimiter, encoding=told.encoding)
-    times = find_times(table, told)
+    look = Look(table, told)
+    times = with_companions(look, find_times(look))
     account = table.account
     blank = _blank(table, times.columns)
     account.rows.set_aside(~times.ok & blank, "no time")
     account.rows.set_aside(~times.ok, "time not understood")
 
     remaining = [k for k in range(len(table.names)) if k not in times.columns]
-    values, texts, decimal, units = _numbers(table, remaining, told)
-    key = _key(table, times, account, told, list(texts), list(values))
     left_out: list[ColumnReport] = []
+    values, texts, decimal, units = _numbers(table, remaining, told)
+    for k in [k for k in values if k in times.beside]:
+        del values[k]
+        _leave_out(table, k, "another time", left_out)
+    key = _key(table, times, account, told, list(texts), list(values))
     for k, why in texts.items():
         if k not in key:
             _leave_out(table, k, why, left_out)
@@ -144,6 +149,11 @@ def _read(source: Source, told: ReadOptions) -> Reading:
             "--delimiter and --decimal, or name columns with --columns"
         )
     codes, labels = _sensors(table, key, account)
+    if codes is not None and not told.columns:
+        for k in describing(table, values, codes, account.rows.open):
+            if len(values) > 1:
+                del values[k]
+                _leave_out(table, k, "describes the sensor", left_out)
     block = Block(
         account, [table.names[k] for k in values], list(values.values()), times.wall, None, codes, labels, units
     )
@@ -240,6 +250,8 @@ def _leave_out(table: Table, k: int, why: str, left_out: list[ColumnReport]) -> 
         "row counter": "counts the rows",
         "not asked for": "not among --columns",
         "beside the value": "stands beside the value (--columns reads it)",
+        "describes the sensor": "one value a sensor (--columns reads it)",
+        "another time": "tells the same times once more",
         "composite cell": "several values in a cell",
     }[why]
     column = table.columns[k]

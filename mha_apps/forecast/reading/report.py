@@ -35,7 +35,7 @@ class ColumnReport:
 
 @dataclass(kw_only=True)
 class Offence:
-    """A line that was set aside, or holds a cell that was."""
+    """A row that was set aside, or a cell (where ``column`` names its column)."""
 
     reason: str
     source: str
@@ -72,6 +72,8 @@ class ReadingReport:
     header_line: int | None = None
     other_lines: dict[str, int] = field(default_factory=dict)
     """Lines that are no rows: above the data, comments, blank."""
+    preface: list[str] = field(default_factory=list)
+    """What stands above the data and is neither names nor units."""
     time: str = ""
     """The columns that hold the time, and how they were read."""
     zone: str | None = None
@@ -177,6 +179,9 @@ def _render(report: ReadingReport, width: int) -> str:
     how += [f"decimal {names.get(report.decimal, report.decimal)}"] if report.decimal == "," else []
     if any(how):
         line("file", ", ".join(part for part in how if part))
+    if report.preface:
+        more = f" and {len(report.preface) - 2} more lines" if len(report.preface) > 2 else ""
+        line("above", _cut(" | ".join(report.preface[:2]), 2 * width) + more)
     line("time", f"{report.time}; {report.zone or 'no zone'}")
     line("span", f"{report.start} to {report.end}")
     step = f"{report.step}; {_count(report.rows)} rows, {report.layout}"
@@ -208,15 +213,18 @@ def _render(report: ReadingReport, width: int) -> str:
             out += _wrapped(note, width, "    ", "  ")
         if len(report.notes) > 20:
             out.append(f"  and {len(report.notes) - 20} more")
-    if report.offences:
-        out += ["", "first lines set aside"]
-        several = len(report.sources) > 1
-        for offence in report.offences[:16]:
+    several = len(report.sources) > 1
+    for what in ("rows", "cells"):
+        offences = [offence for offence in report.offences if (offence.column is None) == (what == "rows")]
+        if not offences:
+            continue
+        out += ["", f"first {what} set aside"]
+        for offence in offences[:10]:
             where = f"{offence.source}, line {offence.line}" if several else f"line {offence.line}"
-            what = f"{offence.reason}" + (f" in {offence.column}" if offence.column else "")
-            out += [_cut(f"  {where}: {what}: {offence.text}", width)]
-        if len(report.offences) > 16:
-            out.append(f"  and {len(report.offences) - 16} more kinds and lines (--json has all)")
+            why = f"{offence.reason}" + (f" in {offence.column}" if offence.column else "")
+            out += [_cut(f"  {where}: {why}: {offence.text}", width)]
+        if len(offences) > 10:
+            out.append(f"  and {len(offences) - 10} more (--json has all)")
     if report.plot:
         out += ["", *_wrapped(f"plot: {report.plot}", width, "      ", "")]
     return "\n".join(out)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import codecs
+import re
 from dataclasses import dataclass, field
 
 from mha_apps.errors import InputError
+
+from .words import COMMON_LETTERS
 
 BOMS = (
     (codecs.BOM_UTF8, "utf-8"),
@@ -29,7 +32,8 @@ def decode(name: str, data: bytes, encoding: str | None = None) -> Text:
     """Decodes the bytes of a file.
 
     Without a stated encoding: a byte-order mark decides, then the pattern of zero bytes (UTF-16), then whether the
-    bytes are valid UTF-8, and what remains is Windows-1252, of which Latin-1 is a part.
+    bytes are valid UTF-8, then whether its words are those of another region (Shift-JIS, GB 18030, ...), and what
+    remains is Windows-1252, of which Latin-1 is a part.
 
     Raises:
         InputError: if the stated encoding does not exist or does not fit.
@@ -85,10 +89,47 @@ def _eight_bit(data: bytes, error: UnicodeDecodeError, marked: bool) -> Text:
         text = _tidy(repaired.encode("utf-8"), "utf-8")
         text.notes.append(f"{damaged} damaged bytes that are not UTF-8, the first at byte {error.start}")
         return text
+    if (regional := _regional(data)) is not None:
+        return _tidy(data.decode(regional, "replace").encode("utf-8"), regional)
     try:
         return _tidy(data.decode("cp1252").encode("utf-8"), "windows-1252")
     except UnicodeDecodeError:
         return _tidy(data.decode("latin-1").encode("utf-8"), "latin-1")
+
+
+def _regional(data: bytes) -> str | None:
+    """The encoding of text from beyond Western Europe, if the words are those that such files have.
+
+    Any bytes are text in several encodings, so it is the letters that decide: in the right one, many of the letters
+    are those of common words for dates and measured values; in a wrong one, hardly any is.
+    """
+    lines = [line for line in data[: 1 << 16].splitlines()[:-1] or [data[: 1 << 16]] if not line.isascii()][:200]
+    sample = b"\n".join(lines)
+    best, most = None, 0.3
+    for encoding, common in COMMON_LETTERS.items():
+        try:
+            text = sample.decode(encoding)
+        except UnicodeDecodeError:
+            continue
+        foreign = {letter for letter in text if letter > "\x7f"}
+        share = sum(letter in common for letter in foreign) / max(1, len(foreign))
+        if len(foreign) >= 2 and share > most:
+            best, most = encoding, share
+    if best is not None:
+        return best
+    text = sample.decode("cp1251", "replace")
+    words = re.findall("[а-яё]{3,}", text, re.I)
+    if words and sum(map(len, words)) >= 0.7 * sum(letter > "\x7f" for letter in text) and _small(words):
+        return "windows-1251"
+    western = sample.decode("cp1252", "replace")
+    if re.search(r"[A-Za-z][£¯¹¿¥¶¼¾³][A-Za-z]|[A-Za-z][¹¿¼¾]\b", western):  # signs within words are letters elsewhere
+        return "windows-1250"
+    return None
+
+
+def _small(words: list[str]) -> bool:
+    """Whether words are written in small letters but for their first, as words are and wrongly read ones are not."""
+    return sum(word[1:].islower() or word.isupper() for word in words) >= 0.7 * len(words)
 
 
 def _tidy(data: bytes, encoding: str) -> Text:

@@ -17,21 +17,19 @@ from mha_apps.errors import InputError
 
 from .dateorder import date_order
 from .look import Look, Times, named
-from .options import ReadOptions
-from .table import Table
 from .timenumbers import compact, compact_one, counted, counted_one, years, years_one
 from .timeparts import logger_array, parts_of_time, with_clock
 from .timetext import DAY, NO_OFFSET, TimeText
 from .words import DATE_NAMES, MOMENT_NAMES, PART_NAMES, ZONE_NAMES, ZONE_OFFSETS
 
 
-def find_times(table: Table, options: ReadOptions) -> Times:
+def find_times(look: Look) -> Times:
     """Finds and reads the time of every row.
 
     Raises:
         InputError: if there is no usable time, or the order of day and month is open.
     """
-    look = Look(table, options)
+    table = look.table
     for attempt in (_told, _frame_times, _text, compact, parts_of_time, counted, logger_array, years):
         times = attempt(look)
         if times is not None:
@@ -108,7 +106,7 @@ def _told(look: Look) -> Times | None:
         return _by_format(look, columns, options.time_format)
     if len(columns) == 1:
         k = columns[0]
-        for attempt in (_frame_times, compact_one, counted_one, _text_one, years_one):
+        for attempt in (_frame_times, compact_one, counted_one, text_one, years_one):
             times = attempt(look, k)
             if times is not None and times.ok.any():
                 return times
@@ -125,7 +123,7 @@ def _told(look: Look) -> Times | None:
     ]
     if dates:
         others = [k for k in columns if k != dates[0]]
-        times = _text_one(look, dates[0])
+        times = text_one(look, dates[0])
         return with_clock(look, times, others) if times is not None else None
     return parts_of_time(look, columns)
 
@@ -214,7 +212,7 @@ def _text(look: Look) -> Times | None:
         return varied, moment or named(look.name(k), MOMENT_NAMES, partly=True), look.has_clock(k), -k
 
     best = max(found, key=rank)
-    times = _text_one(look, best)
+    times = text_one(look, best)
     if times is None:
         return None
     others = [k for k in look.columns if k != best and k not in found]
@@ -226,7 +224,7 @@ def _text(look: Look) -> Times | None:
     return times
 
 
-def _text_one(look: Look, k: int) -> Times | None:
+def text_one(look: Look, k: int) -> Times | None:
     column = look.table.columns[k]
     if not isinstance(column, pa.Array):
         return None

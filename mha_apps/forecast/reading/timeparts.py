@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
+from .hours import Hours
 from .look import Look, Times, named
 from .timetext import DAY, HOUR, MINUTE, SECOND, TimeText, civil_days, week_days, year_days
 from .words import CLOCK_NAMES, MONTHS, PART_NAMES, PERIOD_NAMES
@@ -91,8 +92,7 @@ def _add_periods(look: Look, times: Times, k: int) -> bool:
     minutes = 30 if 46 <= most <= 50 else 15 if 92 <= most <= 100 else None
     if minutes is None or ok.sum() < 0.9 * times.ok.sum():
         return False
-    times.day = times.wall.copy()
-    times.counted = most in (50, 100)
+    times.hours = Hours(times.wall.copy(), np.where(ok, values, 0).astype(np.int64), ok, 60 // minutes)
     times.wall = np.where(ok, times.wall + (np.where(ok, values, 1).astype(np.int64) - 1) * minutes * MINUTE, 0)
     times.ok = ok
     times.columns.append(k)
@@ -163,9 +163,7 @@ def _add_hours(look: Look, times: Times, k: int, date_name: str) -> Times:
     else:
         ok &= (values >= 0) & (values <= 25)
         values = np.where(ok, values, 0.0)
-        times.hours = (int(least), int(most))
-        times.counted = most == 25 or (ok.any() and _long_days(times.wall[ok], values[ok]))
-        times.day = times.wall.copy()
+        times.hours = Hours(times.wall.copy(), values.astype(np.int64), ok & (values % 1 == 0))
         clock = np.round(values * HOUR).astype(np.int64)
         for part, unit in (("minute", MINUTE), ("second", SECOND)):
             j = look.part(part, times.columns)
@@ -181,21 +179,6 @@ def _add_hours(look: Look, times: Times, k: int, date_name: str) -> Times:
             times.notes.append(f"hours run from 1 to 24; 24 is the midnight that ends the day ({look.name(k)!r})")
     times.wall, times.ok = np.where(ok, times.wall + clock, 0), ok
     return times
-
-
-def _long_days(days: np.ndarray, hours: np.ndarray) -> bool:
-    """Whether hours run from 1 to 25, or from 0 to 24, on the Sundays that have 25 of them, and on few other days."""
-    first, last = hours.min(), hours.max()
-    if last - first != 24 or first not in (0, 1) or np.any(hours % 1):
-        return False
-    long = np.unique(days[hours == last])
-    span = (days.max() - days.min()) / DAY
-    sundays = (long // DAY + 4) % 7 == 0  # 1970-01-01 was a Thursday
-    if len(long) > 1 + span / 150 or not np.all(sundays):
-        return False
-    full = all(len(np.unique(hours[days == day])) == 25 for day in long)
-    next_days = np.isin(long + DAY, days[hours == first]) | (long == days.max())
-    return full and bool(np.all(next_days))
 
 
 def parts_of_time(look: Look, only: Sequence[int] | None = None) -> Times | None:
@@ -390,9 +373,7 @@ def logger_array(look: Look) -> Times | None:
         for width, wall, possible, what in found:
             good = ok & possible
             if good.sum() >= 0.98 * ok.sum() and len(np.unique(wall[good])) >= 0.98 * good.sum():
-                hours = None
-                if width == 4 and (hour[good].min() >= 1 and hour[good].max() == 24):
-                    hours = (1, 24)
+                hours = Hours(wall - hour * HOUR, hour, good) if width == 4 else None
                 dateonly = what == "year, month, day"
                 return Times(
                     list(range(k, k + width)), np.where(good, wall, 0), good, what, dateonly=dateonly, hours=hours

@@ -108,18 +108,18 @@ PERIOD_NAMES = _set(
 """Names of columns that number the half hours or the quarters of an hour of a day."""
 
 DATE_NAMES = _set(
-    "date datum data fecha dato jour dia día giorno dag day dzien dzień päivämäärä дата tarih dteday 日期 日付 obsdate datadate"
+    "date datum data fecha dato jour dia día giorno dag day dzien dzień päivämäärä дата tarih dteday 日期 日付 年月日 일자 날짜 obsdate datadate"
 )
 CLOCK_NAMES = _set(
     "time uhrzeit zeit heure hora ora orario tijd tid klokkeslett klockan czas godzina время saat hour stunde uhr hms "
-    "時刻 时间 mtu interval intervall zeitintervall"
+    "時刻 时间 時間 시간 시각 mtu interval intervall zeitintervall"
 )
 MOMENT_NAMES = _set(
     "time timestamp datetime ts ds date datum date_time date/time datetime_utc zeit zeitstempel zeitpunkt messzeit messdatum mess_datum "
     "datum/uhrzeit datum/zeit datumuhrzeit fecha fechahora fecha/hora fecha_hora data data/ora dataora data_hora datahora dataehora date/heure dateheure horodatage horodate "
     "datetime64 date_utc utc time_utc utc_timestamp timestamp_utc epoch unix unixtime unix_time unix_timestamp timestamp_ms time_ms epoch_ms tmstamp timestmp "
     "_time start von from begin beginn start_time starttime valid valid_time sampletime sample_time obs_time measured_at recorded_at created_at logged_at last_changed last_updated "
-    "czas tijd tijdstip datumtijd tid tidpunkt datumtid дата время tarih 时间 日時 mtu observation_date local_time localtime"
+    "czas tijd tijdstip datumtijd tid tidpunkt datumtid дата время tarih 时间 日時 年月日時 年月日時分 일시 时刻 mtu observation_date local_time localtime"
 )  # fmt: skip
 """Names of columns that hold a whole time."""
 
@@ -131,6 +131,12 @@ SERIES_NAMES = _set(
     "meterid messstelle messpunkt kanal sensorname messgröße messgroesse bezeichnung capteur grandeur estacion estación variavel kanaal stof pollutant component komponente "
     "building building_id zone room mac address ts_id key code mp_id plant turbine turbine_id inverter inverter_id source_key"
 )  # fmt: skip
+PLACE_NAMES = _set(
+    "lat latitude lon lng long longitude alt alti altitude elev elevation height höhe hoehe stationshöhe geobreite geolaenge breite länge latitud longitud altitud "
+    "num_poste numer_sta stn stnid wmo wmo_id wban icao usaf stations_id station_id stationid station_no station_number geo_id geoid site_no poste indicativo ghcnd_id x_coord y_coord "
+    "easting northing depth_m sensor_height installed_capacity"
+)
+"""Names of columns that say where a sensor is, or how else it is called."""
 VALUE_NAMES = _set(
     "varvalue val_num messung "
     "value values val y reading data measurement messwert wert valeur valor valore waarde værdi varde värde wartość state _value result conc concentration "
@@ -171,3 +177,17 @@ UNITS = _set(
     "dd.mm.yyyy hh:mm hh:mm:ss utc wvc samples kg/m3 kg/m³ mm/h l/m2 l/m² nm/h [] () 1 octa oktas okta gpd uw µw nw dbm"
 )  # fmt: skip
 """Units, and the words that loggers write in a row of units or of processing."""
+
+COMMON_LETTERS = {
+    "cp932": set(
+        "年月日時分秒気温風度速向量圧湿降水雪照東京大阪地点観測値名平均最高低電力使用実績予想供給開始終了番号品質情報均"
+    ),
+    "gb18030": set(
+        "年月日时分秒气温风度速向量压湿降水雪照间期电力功率站点测值名称平均最高低序号编数据开始结束实际预流负荷设备"
+    ),
+    "cp949": set("지점명일시년월분기온강수량풍속향습도압력전사용간발측정소평균최고저값번호시작종료예실시적설일조"),
+    "big5": set(
+        "年月日時分秒氣溫風度速向量壓濕降水雪照間期電力功率站點測值名稱平均最高低序號編數據開始結束實際預流負荷設備"
+    ),
+}
+"""Letters of common words in files of Japan, China, Korea and Taiwan."""

@@ -45,7 +45,7 @@ REFUSED: dict[str, tuple[str | bytes, dict[str, Any], str]] = {
     "an encoding that does not fit": ("time,v,°C\n".encode("latin-1") + HOURLY.encode(), {"encoding": "utf-8"}, "not utf-8"),
     "a value to keep that is no number": ("time,v\n" + HOURLY, {"keep": "abc"}, "--keep 'abc': 'abc' is not a number"),
     "times too far apart for their step": ("time,v\n2024-01-01 00:00:00,1\n2024-01-01 00:00:01,2\n2030-01-01 00:00:00,3\n", {}, "line 4: from 2024-01-01 .* rows of 3.*--freq"),
-    "hours that count to 25": ("Date,Hour,v\n" + "".join(f"2024-10-27,{h},{h}\n" for h in range(1, 26)), {}, "hours of a day count to 25.*pass --tz"),
+    "hours that count to 25": ("Date,Hour,v\n" + "".join(f"2024-10-27,{h},{h}\n" for h in range(1, 26)), {}, "hours of 2024-10-27 count to 25.*pass --tz"),
 }  # fmt: skip
 
 
