@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -32,6 +33,8 @@ class Cache:
     Every call appends its positions. Keys that no later query can reach (beyond a window) are dropped, those of
     global tokens kept. The mask of a call is that of all positions so far: with left-padded prompts,
     ``Causal() & Padding(real)`` where ``real`` is (batch, positions so far).
+
+    ``copy.deepcopy`` gives a cache for the same modules that continues on its own, gradients included.
     """
 
     def __init__(self) -> None:
@@ -55,6 +58,15 @@ class Cache:
         for layer in self._layers.values():
             layer.key, layer.value = layer.key[index], layer.value[index]
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Cache:
+        # Modules are whose keys these are, unless they are being copied as well; and tensors that have a gradient
+        # have no deepcopy.
+        made = memo[id(self)] = Cache()
+        for module, layer in self._layers.items():
+            key, value, position = (tensor.clone() for tensor in (layer.key, layer.value, layer.position))
+            made._layers[memo.get(id(module), module)] = Layer(key, value, position, layer.length)
+        return made
+
     def extend(self, module: nn.Module, key: Tensor, value: Tensor, mask: Mask | None) -> tuple[Tensor, Tensor, Tensor]:
         """Append keys and values, and return all that the new queries may reach, with absolute positions.
 
@@ -64,15 +76,15 @@ class Cache:
         if mask is None or not mask.causal:
             raise ValueError(f"a cache needs a causal mask, such as Causal() & other masks, got {mask!r}")
         start = self.layer_length(module)
-        position = torch.arange(start, start + key.shape[2], device=key.device)
+        stop = start + key.shape[2]
+        position = torch.arange(start, stop, device=key.device)
         if module in self._layers:
             layer = self._layers[module]
             if layer.key.shape[0] != key.shape[0]:
                 raise ValueError(f"the cache holds a batch of {layer.key.shape[0]}, got one of {key.shape[0]}")
             key, value = torch.cat([layer.key, key], dim=2), torch.cat([layer.value, value], dim=2)
             position = torch.cat([layer.position, position])
-        length = int(position[-1]) + 1
-        self._layers[module] = _evict(Layer(key, value, position, length), mask)
+        self._layers[module] = _evict(Layer(key, value, position, stop), mask)
         return key, value, position
 
 
@@ -85,7 +97,7 @@ def _evict(layer: Layer, mask: Mask) -> Layer:
             reach = max(reach, pattern.left)
         elif isinstance(pattern, Columns):
             keep |= set(pattern.tokens)
-        elif not (isinstance(pattern, Rows) and max(pattern.tokens) < layer.length):
+        elif not (isinstance(pattern, Rows) and max(pattern.tokens, default=-1) < layer.length):
             return layer  # something looks back without bound, or a global token is still to come
     kept = layer.position >= layer.length - reach
     if keep:

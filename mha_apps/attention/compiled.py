@@ -30,9 +30,9 @@ from .mask import (
     Window2d,
 )
 from .position import ClippedDistance, Distance, GridDistance, ScoreBias, TableBias, TensorBias
-from .tiled import tiled_backward, tiled_forward
+from .tiled import tiled, tiled_backward, tiled_forward
 
-__all__ = ["decode", "encode", "tiled_operator"]
+__all__ = ["decode", "encode", "tiles"]
 
 # Kinds of nodes, by their place here; the names of their numbers, in order.
 NUMBERS: dict[type[Mask], tuple[str, ...]] = {
@@ -126,10 +126,17 @@ def _decode_mask(numbers: Iterator[int], tensors: Iterator[Tensor]) -> Mask:
     return kind(_decode_mask(numbers, tensors), _decode_mask(numbers, tensors))
 
 
-def tiled_operator(
-    query: Tensor, key: Tensor, value: Tensor, mask: Mask | None, biases: Sequence[ScoreBias], dropout: float
+def tiles(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Mask | None = None,
+    biases: Sequence[ScoreBias] = (),
+    dropout: float = 0.0,
 ) -> Tensor:
-    """``tiled`` as an operator."""
+    """``tiled``, as one operator where a graph is being compiled."""
+    if not torch.compiler.is_compiling():
+        return tiled(query, key, value, mask, biases, dropout)
     program, tensors, bias_tensors = encode(mask, biases)
     seed = torch.randint(2**62, (1,))
     return _forward(query, key, value, bias_tensors, tensors, program, dropout, seed)[0]
@@ -151,16 +158,7 @@ def _forward(
 
 
 @_forward.register_fake
-def _(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    bias_tensors: list[Tensor],
-    tensors: list[Tensor],
-    program: list[int],
-    dropout: float,
-    seed: Tensor,
-) -> tuple[Tensor, Tensor]:
+def _(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
     batch, heads, length, _ = query.shape
     exact = torch.float64 if query.dtype == torch.float64 else torch.float32
     out = query.new_empty(batch, length, heads, value.shape[-1]).transpose(1, 2)
@@ -170,11 +168,11 @@ def _(
 @torch.library.custom_op("mha_apps::tiled_backward", mutates_args=())
 def _backward(
     grad: Tensor,
+    out: Tensor,
+    log_total: Tensor,
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    out: Tensor,
-    log_total: Tensor,
     bias_tensors: list[Tensor],
     tensors: list[Tensor],
     program: list[int],
@@ -188,19 +186,8 @@ def _backward(
 
 
 @_backward.register_fake
-def _(
-    grad: Tensor,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    out: Tensor,
-    log_total: Tensor,
-    bias_tensors: list[Tensor],
-    tensors: list[Tensor],
-    program: list[int],
-    dropout: float,
-    seed: Tensor,
-) -> list[Tensor]:
+def _(grad: Tensor, out: Tensor, log_total: Tensor, *inputs: Any) -> list[Tensor]:
+    query, key, value, bias_tensors, *_ = inputs
     return [x.new_empty(x.shape) for x in (query, key, value, *bias_tensors)]
 
 
@@ -213,7 +200,7 @@ def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> 
 def _gradients(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Any, ...]:
     count, program, dropout = ctx.settings
     query, key, value, out, log_total, seed, *rest = ctx.saved_tensors
-    grads = _backward(grad, query, key, value, out, log_total, rest[:count], rest[count:], program, dropout, seed)
+    grads = _backward(grad, out, log_total, query, key, value, rest[:count], rest[count:], program, dropout, seed)
     return *grads[:3], grads[3:], [None] * (len(rest) - count), None, None, None
 
 

@@ -13,12 +13,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .compiled import tiled_operator
+from .compiled import tiles
 from .mask import Causal, Grid, Mask
 from .position import ScoreBias
-from .tiled import tiled
 
-__all__ = ["KERNELS", "attention_weights", "explicit", "flex", "sdpa", "sum_biases"]
+__all__ = ["KERNELS", "attention_weights", "dense", "explicit", "flex", "sdpa", "sum_biases"]
 
 Kernel = Callable[[Tensor, Tensor, Tensor, Mask | None, Sequence[ScoreBias], float], Tensor]
 
@@ -50,13 +49,13 @@ def explicit(
 ) -> Tensor:
     """Matrix product, softmax, matrix product: O(query_length x key_length) memory, readable, the reference.
 
-    NaN or Inf in a key or value that some queries may attend to and others may not reaches the result and the
-    gradients of those that may, and of no other.
+    NaN or Inf in a key or value that some queries may attend to and others may not makes the result of those that may
+    NaN, and no other; it reaches no gradient of queries, keys and values, as long as all queries are finite.
     """
     dtype = query.dtype
     if dtype in HALF and not has_half_units(query.device):
         query, key, value = query.float(), key.float(), value.float()
-    allowed, bias = _dense(query, key, mask, biases)
+    allowed, bias = dense(query, key, mask, biases)
     poisoned = None
     if allowed is not None:
         key, value, poisoned = _contain(key, value, allowed)
@@ -88,17 +87,16 @@ def sdpa(
         return sdpa(query, key, value, mask, biases, dropout).to(dtype)
     if not biases and (mask is None or is_plain_causal(mask, query.shape[2], key.shape[2])):
         return F.scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=mask is not None)
-    allowed, bias = _dense(query, key, mask, biases)
+    allowed, bias = dense(query, key, mask, biases)
     if bias is None:
         assert allowed is not None
         nothing = ~allowed.any(dim=-1, keepdim=True)
         # A row without any key is NaN in some backends: let it see everything, and take the result away.
         added = allowed | nothing
     else:
-        added = bias.to(query.dtype)
-        added = added if allowed is None else added.masked_fill(~allowed, float("-inf"))
-        nothing = (added == float("-inf")).all(dim=-1, keepdim=True)
-        added = added.masked_fill(nothing, 0.0)
+        hidden = bias == float("-inf") if allowed is None else ~allowed | (bias == float("-inf"))
+        nothing = hidden.all(dim=-1, keepdim=True)
+        added = _in_range(bias, query.dtype).masked_fill(hidden, float("-inf")).masked_fill(nothing, 0.0)
     out = F.scaled_dot_product_attention(query, key, value, attn_mask=added, dropout_p=dropout)
     return out.masked_fill(nothing, 0.0)
 
@@ -123,6 +121,8 @@ def flex(
     if dropout:
         raise ValueError(f"the flex kernel has no dropout, got {dropout}: use another kernel")
     lengths = query.shape[2], key.shape[2]
+    if not (query.numel() and key.numel()):
+        return explicit(query, key, value, mask, biases)
     heads_mask = None if mask is None else mask.for_heads(query.shape[1])
 
     def mask_mod(batch: Tensor, head: Tensor, query_index: Tensor, key_index: Tensor) -> Tensor:
@@ -142,19 +142,6 @@ def flex(
         block_mask = make(mask_mod, query.shape[0], query.shape[1], *lengths, device=query.device.type)
     run = torch.compile(flex_attention) if on_gpu else flex_attention
     return run(query, key, value, score_mod=score_mod if biases else None, block_mask=block_mask)
-
-
-def tiles(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Mask | None = None,
-    biases: Sequence[ScoreBias] = (),
-    dropout: float = 0.0,
-) -> Tensor:
-    """The tiled kernel, as one operator where a graph is being compiled."""
-    run = tiled_operator if torch.compiler.is_compiling() else tiled
-    return run(query, key, value, mask, biases, dropout)
 
 
 KERNELS: dict[str, Kernel] = {
@@ -198,14 +185,20 @@ def sum_biases(biases: Sequence[ScoreBias], grid: Grid) -> Tensor | None:
     return total
 
 
-def _dense(
+def dense(
     query: Tensor, key: Tensor, mask: Mask | None, biases: Sequence[ScoreBias]
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Mask and biases on the whole grid."""
+    """The mask and the sum of the biases on the whole grid, (batch or 1, heads or 1, query_length, key_length)."""
     lengths, device = (query.shape[2], key.shape[2]), query.device
     allowed = None if mask is None else mask.materialize(*lengths, device, query.shape[1])
     rows, columns = (torch.arange(length, device=device) for length in lengths)
     return allowed, sum_biases(biases, Grid(rows.unsqueeze(1), columns.unsqueeze(0), *lengths))
+
+
+def _in_range(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """The tensor in a dtype in which finite numbers stay finite, as the least of float32 would not in float16."""
+    largest = min(torch.finfo(x.dtype).max, torch.finfo(dtype).max)
+    return x if x.dtype == dtype else x.clamp(-largest, largest).to(dtype)
 
 
 def _contain(key: Tensor, value: Tensor, allowed: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:

@@ -14,7 +14,7 @@ padding again, so write ``(Window(8, 8) | Global([0])) & padding``.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import lcm
 
@@ -70,10 +70,10 @@ class Mask:
     relative: bool = False
     #: Whether no query sees a key after its own position, which a cache needs.
     causal: bool = False
-    #: Whether all queries see the same keys.
-    key_only: bool = False
     #: The band that the mask equals, where it is one.
     band: Band | None = None
+    #: How many heads the mask tells apart; 1 where it is the same for all.
+    heads: int = 1
     #: (query_length, key_length) where the mask holds a tensor that says so.
     lengths: tuple[int | None, int | None] = (None, None)
 
@@ -90,7 +90,8 @@ class Mask:
     ) -> Tensor:
         """The whole mask, a boolean tensor that broadcasts to (batch, query heads, query_length, key_length).
 
-        ``heads`` matters to ``PerHead`` alone, which has one row per pattern without it.
+        ``heads`` matters to ``PerHead`` alone, which without it has one row per pattern, or as many as the masks
+        beside it tell heads apart.
         """
         query = torch.arange(query_length, device=device)
         return self.at(query, torch.arange(key_length, device=device), query_length, key_length, heads)
@@ -98,7 +99,7 @@ class Mask:
     def at(self, query: Tensor, key: Tensor, query_length: int, key_length: int, heads: int | None = None) -> Tensor:
         """The rows and columns at the given indices, (batch or 1, heads or 1, rows, columns)."""
         grid = Grid(query.unsqueeze(1), key.unsqueeze(0), query_length, key_length)
-        allowed = self.for_heads(heads).allowed(grid)
+        allowed = self.for_heads(self.heads if heads is None else heads).allowed(grid)
         allowed = allowed.reshape((1,) * (4 - allowed.dim()) + tuple(allowed.shape))
         # shape[0] and not len(), which would fix the length of an exported graph.
         return allowed.expand(allowed.shape[0], allowed.shape[1], query.shape[0], key.shape[0])
@@ -107,26 +108,38 @@ class Mask:
         """Patterns that together hold every pair that this mask allows (and maybe more)."""
         return [Band() if self.band is None else self.band]
 
+    def key_only(self, query_length: int) -> bool:
+        """Whether all queries see the same keys, those of later calls with a cache too."""
+        return False
+
     def seen(self, query_length: int, key_length: int, device: torch.device) -> Tensor | None:
-        """Which keys some query may attend to, (batch or 1, key_length); None: all of them."""
+        """Which keys some query may attend to in some head, (batch or 1, key_length); None: all of them."""
+        seen = self.for_heads(self.heads).seen_by_head(query_length, key_length, device)
+        return None if seen is None else seen.any(dim=1)
+
+    def seen_by_head(self, query_length: int, key_length: int, device: torch.device) -> Tensor | None:
+        """``seen`` for each head, (batch or 1, heads or 1, key_length), after ``for_heads``."""
         if self.band is not None:
             return _seen_in_band(self.band, query_length, key_length, device)
         if torch.compiler.is_compiling():
-            return self.materialize(query_length, key_length, device).any(dim=2).any(dim=1)
+            return self.materialize(query_length, key_length, device).any(dim=2)
         rows = max(2**24 // max(key_length, 1), 1)
         key = torch.arange(key_length, device=device)
         seen = None
         for start in range(0, max(query_length, 1), rows):
             query = torch.arange(start, min(start + rows, query_length), device=device)
-            part = self.at(query, key, query_length, key_length).any(dim=2).any(dim=1)
+            part = self.at(query, key, query_length, key_length).any(dim=2)
             seen = part if seen is None else seen | part
         return seen
 
     def real(self, query_length: int, key_length: int, device: torch.device) -> Tensor | None:
-        """Which keys are real tokens as far as the mask's padding says, (batch or 1, key_length); None: all."""
-        return self.seen(query_length, key_length, device) if self.key_only else None
+        """Which keys are no padding, (batch or 1, key_length); None: all.
 
-    def for_heads(self, heads: int | None) -> Mask:
+        What this calls padding no query may attend to, nor will one of a later call with a cache.
+        """
+        return self.seen(query_length, key_length, device) if self.key_only(query_length) else None
+
+    def for_heads(self, heads: int) -> Mask:
         """This mask with every ``PerHead`` in it spread over that many heads."""
         return self
 
@@ -290,7 +303,7 @@ class Window2d(Mask):
         prefix = tuple(range(self.prefix))
         return [Cells(self), Columns(prefix), Rows(prefix)] if prefix else [Cells(self)]
 
-    def seen(self, query_length: int, key_length: int, device: torch.device) -> None:
+    def seen_by_head(self, query_length: int, key_length: int, device: torch.device) -> None:
         return None  # every token sees itself
 
 
@@ -330,8 +343,6 @@ class Padding(Mask):
             right; or a boolean tensor (batch, key_length), True for real keys, which can say left padding too.
     """
 
-    key_only = True
-
     def __init__(self, real: Tensor | Sequence[int]) -> None:
         real = torch.as_tensor(real)
         if real.dtype == torch.bool:
@@ -360,10 +371,14 @@ class Padding(Mask):
             raise ValueError(f"Padding is of shape {tuple(real.shape)} but there are {grid.key_length} keys")
         return real[grid.batch, grid.key] if grid.batch is not None else real[:, grid.key].unsqueeze(1)
 
-    def seen(self, query_length: int, key_length: int, device: torch.device) -> Tensor:
-        if self.real_keys.dim() == 2:
-            return self.real_keys.to(device)
-        return torch.arange(key_length, device=device) < self.real_keys.to(device).unsqueeze(1)
+    def key_only(self, query_length: int) -> bool:
+        return True
+
+    def seen_by_head(self, query_length: int, key_length: int, device: torch.device) -> Tensor:
+        real = self.real_keys.to(device)
+        if real.dim() == 1:
+            real = torch.arange(key_length, device=device) < real.unsqueeze(1)
+        return real.unsqueeze(1)
 
     def check(self, shape: Shape) -> None:
         batch, _, _, key_length = shape
@@ -430,12 +445,16 @@ class Dense(Mask):
         self.mask = mask
 
     @property
-    def key_only(self) -> bool:  # type: ignore[override]
-        return self.mask.shape[-2] == 1
+    def heads(self) -> int:  # type: ignore[override]
+        return self.mask.shape[1] if self.mask.dim() == 4 else 1
 
     @property
     def lengths(self) -> tuple[int | None, int | None]:  # type: ignore[override]
         return tuple(length if length > 1 else None for length in self.mask.shape[-2:])  # type: ignore[return-value]
+
+    def key_only(self, query_length: int) -> bool:
+        # The row of a single query says nothing of the queries to come.
+        return self.mask.shape[-2] == 1 and query_length > 1
 
     def allowed(self, grid: Grid) -> Tensor:
         mask = self.mask.to(grid.device)
@@ -448,10 +467,10 @@ class Dense(Mask):
         head = grid.head if mask.shape[1] > 1 else grid.head * 0
         return mask[batch, head, query, key]
 
-    def seen(self, query_length: int, key_length: int, device: torch.device) -> Tensor:
+    def seen_by_head(self, query_length: int, key_length: int, device: torch.device) -> Tensor:
         check_lengths(self.mask, query_length, key_length)
         seen = self.mask.any(dim=-2).expand(*self.mask.shape[:-2], key_length).to(device)
-        return seen.any(dim=1) if seen.dim() == 3 else seen.unsqueeze(0)
+        return seen if seen.dim() == 3 else seen[None, None]
 
     def check(self, shape: Shape) -> None:
         check_shape(self.mask, shape)
@@ -475,15 +494,17 @@ class _Pair(Mask):
         return self.first.relative and self.second.relative
 
     @property
-    def key_only(self) -> bool:  # type: ignore[override]
-        return self.first.key_only and self.second.key_only
+    def heads(self) -> int:  # type: ignore[override]
+        return _common_heads(self.first, self.second)
 
     @property
     def lengths(self) -> tuple[int | None, int | None]:  # type: ignore[override]
-        pairs = zip(self.first.lengths, self.second.lengths, strict=True)
-        return tuple(a if b is None else b if a is None else max(a, b) for a, b in pairs)  # type: ignore[return-value]
+        return _common_lengths(self.first, self.second)
 
-    def for_heads(self, heads: int | None) -> Mask:
+    def key_only(self, query_length: int) -> bool:
+        return self.first.key_only(query_length) and self.second.key_only(query_length)
+
+    def for_heads(self, heads: int) -> Mask:
         return type(self)(self.first.for_heads(heads), self.second.for_heads(heads))
 
     def head_slice(self, start: int, stop: int) -> Mask:
@@ -517,17 +538,16 @@ class And(_Pair):
         first, second = (mask.support(query_length, key_length) for mask in (self.first, self.second))
         return pattern.intersect(first, second, query_length, key_length)
 
-    def seen(self, query_length: int, key_length: int, device: torch.device) -> Tensor | None:
-        if self.band is not None or not (self.first.key_only or self.second.key_only):
-            return super().seen(query_length, key_length, device)
-        return self._both("seen", query_length, key_length, device)
+    def seen_by_head(self, query_length: int, key_length: int, device: torch.device) -> Tensor | None:
+        first, second = self.first, self.second
+        if self.band is not None or not (first.key_only(query_length) or second.key_only(query_length)):
+            return super().seen_by_head(query_length, key_length, device)
+        return _and(*(mask.seen_by_head(query_length, key_length, device) for mask in (first, second)))
 
     def real(self, query_length: int, key_length: int, device: torch.device) -> Tensor | None:
-        return self._both("real", query_length, key_length, device)
-
-    def _both(self, name: str, query_length: int, key_length: int, device: torch.device) -> Tensor | None:
-        first, second = (getattr(m, name)(query_length, key_length, device) for m in (self.first, self.second))
-        return second if first is None else first if second is None else first & second
+        if self.key_only(query_length):
+            return super().real(query_length, key_length, device)
+        return _and(*(mask.real(query_length, key_length, device) for mask in (self.first, self.second)))
 
     def __repr__(self) -> str:
         return f"({self.first!r} & {self.second!r})"
@@ -548,10 +568,11 @@ class Or(_Pair):
         first, second = (mask.support(query_length, key_length) for mask in (self.first, self.second))
         return pattern.union([*first, *second], query_length, key_length)
 
-    def seen(self, query_length: int, key_length: int, device: torch.device) -> Tensor | None:
-        first = self.first.seen(query_length, key_length, device)
-        second = None if first is None else self.second.seen(query_length, key_length, device)
-        return None if first is None or second is None else first | second
+    def seen_by_head(self, query_length: int, key_length: int, device: torch.device) -> Tensor | None:
+        return _or(mask.seen_by_head(query_length, key_length, device) for mask in (self.first, self.second))
+
+    def real(self, query_length: int, key_length: int, device: torch.device) -> Tensor | None:
+        return _or(mask.real(query_length, key_length, device) for mask in (self.first, self.second))
 
     def __repr__(self) -> str:
         return f"({self.first!r} | {self.second!r})"
@@ -568,17 +589,20 @@ class Not(Mask):
         return self.mask.relative
 
     @property
-    def key_only(self) -> bool:  # type: ignore[override]
-        return self.mask.key_only
+    def heads(self) -> int:  # type: ignore[override]
+        return self.mask.heads
 
     @property
     def lengths(self) -> tuple[int | None, int | None]:  # type: ignore[override]
         return self.mask.lengths
 
+    def key_only(self, query_length: int) -> bool:
+        return self.mask.key_only(query_length)
+
     def allowed(self, grid: Grid) -> Tensor:
         return ~self.mask.allowed(grid)
 
-    def for_heads(self, heads: int | None) -> Mask:
+    def for_heads(self, heads: int) -> Mask:
         return Not(self.mask.for_heads(heads))
 
     def head_slice(self, start: int, stop: int) -> Mask:
@@ -606,6 +630,8 @@ class PerHead(Mask):
         self.heads = len(self.masks) if heads is None else heads
         if not self.masks or self.heads % len(self.masks):
             raise ValueError(f"{self.heads} heads cannot be split into {len(self.masks)} equal groups")
+        if any(mask.heads > 1 for mask in self.masks):
+            raise ValueError("a mask inside PerHead cannot itself differ between heads")
 
     @property
     def causal(self) -> bool:  # type: ignore[override]
@@ -613,13 +639,19 @@ class PerHead(Mask):
 
     @property
     def lengths(self) -> tuple[int | None, int | None]:  # type: ignore[override]
-        return self.masks[0].lengths
+        return _common_lengths(*self.masks)
+
+    def key_only(self, query_length: int) -> bool:
+        return all(mask.key_only(query_length) for mask in self.masks)
+
+    def real(self, query_length: int, key_length: int, device: torch.device) -> Tensor | None:
+        return _or(mask.real(query_length, key_length, device) for mask in self.masks)
 
     def support(self, query_length: int, key_length: int) -> list[Pattern]:
         patterns = [p for mask in self.masks for p in mask.support(query_length, key_length)]
         return pattern.union(patterns, query_length, key_length)
 
-    def for_heads(self, heads: int | None) -> Mask:
+    def for_heads(self, heads: int) -> Mask:
         return PerHead(self.masks, heads)
 
     def head_slice(self, start: int, stop: int) -> Mask:
@@ -645,8 +677,6 @@ class PerHead(Mask):
                 chosen = torch.where(grid.head // group >= number, part, chosen)
             return chosen
         parts = [part.reshape((1,) * (grid.dims + 2 - part.dim()) + tuple(part.shape)) for part in parts]
-        if any(part.shape[1] > 1 for part in parts):
-            raise ValueError("a mask inside PerHead cannot itself differ between heads")
         shape = torch.broadcast_shapes(*(part.shape for part in parts))
         return torch.cat([part.expand(shape).expand(-1, group, *shape[2:]) for part in parts], dim=1)
 
@@ -664,6 +694,9 @@ def parse_mask(mask: Mask | Tensor | None, shape: Shape) -> tuple[Mask | None, T
         mask: what was passed.
         shape: (batch, heads, query_length, key_length) that it must broadcast to.
 
+    Returns:
+        a mask for as many heads; and a tensor, beside a mask where it holds -inf.
+
     Raises:
         ValueError: for integers, 3-D tensors, wrong shapes, and anything that is no mask.
     """
@@ -671,7 +704,7 @@ def parse_mask(mask: Mask | Tensor | None, shape: Shape) -> tuple[Mask | None, T
         return None, None
     if isinstance(mask, Mask):
         mask.check(shape)
-        return mask, None
+        return mask.for_heads(shape[1]), None
     if not isinstance(mask, Tensor):
         raise ValueError(f"mask must be a Mask or a tensor, got {type(mask).__name__}; {CONVENTION}")
     if mask.dtype == torch.bool:
@@ -682,13 +715,17 @@ def parse_mask(mask: Mask | Tensor | None, shape: Shape) -> tuple[Mask | None, T
         raise ValueError(f"got an integer mask ({mask.dtype}): use .bool(), where True means 'may attend'")
     check_dims(mask)
     check_shape(mask, shape)
-    tracing = torch.compiler.is_compiling() or torch.jit.is_tracing()
-    if not tracing and bool(((mask == 0) | (mask == 1)).all()) and bool(mask.any()):
+    hidden = mask == float("-inf")
+    if torch.compiler.is_compiling() or torch.jit.is_tracing():
+        return Dense(~hidden), mask  # a graph cannot ask whether there are any
+    zeros_and_ones = ((mask == 0) | (mask == 1)).all() & mask.any()
+    suspicious, hides = torch.stack([zeros_and_ones, hidden.any()]).tolist()
+    if suspicious:
         warnings.warn(
             "a float mask is added to the scores, and this one holds only 0 and 1: was .bool() meant?",
             stacklevel=4,
         )
-    return None, mask
+    return Dense(~hidden) if hides else None, mask
 
 
 def check_dims(mask: Tensor) -> None:
@@ -720,4 +757,30 @@ def _seen_in_band(band: Band, query_length: int, key_length: int, device: torch.
     key = torch.arange(key_length, device=device)
     low = torch.full_like(key, first) if band.right is None else (key - band.right).clamp(min=first)
     high = torch.full_like(key, last) if band.left is None else (key + band.left).clamp(max=last)
-    return (low + (key - low) % band.step <= high).unsqueeze(0)
+    return (low + (key - low) % band.step <= high)[None, None]
+
+
+def _and(first: Tensor | None, second: Tensor | None) -> Tensor | None:
+    """Both, where None stands for all True."""
+    return second if first is None else first if second is None else first & second
+
+
+def _or(parts: Iterable[Tensor | None]) -> Tensor | None:
+    """Any of them, where None stands for all True."""
+    total: Tensor | None = None
+    for part in parts:
+        if part is None:
+            return None
+        total = part if total is None else total | part
+    return total
+
+
+def _common_heads(first: Mask, second: Mask) -> int:
+    a, b = first.heads, second.heads
+    return a if b == 1 else b if a == 1 else lcm(a, b)
+
+
+def _common_lengths(*masks: Mask) -> tuple[int | None, int | None]:
+    pairs = zip(*(mask.lengths for mask in masks), strict=True)
+    query, key = (max((length for length in known if length), default=None) for known in pairs)
+    return query, key

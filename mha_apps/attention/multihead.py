@@ -19,11 +19,12 @@ from .cache import Cache
 from .kernel import KERNELS
 from .mask import Dense, Grid, Mask, parse_mask
 from .plan import Plan, choose
-from .position import Position, ScoreBias, TensorBias
+from .position import Position, ScoreBias, TensorBias, in_full
 
 __all__ = ["MultiHeadAttention"]
 
-Recorder = Callable[[Tensor, Tensor, Mask | None, Sequence[ScoreBias]], None]
+#: Gets query, key, mask, biases, and the absolute positions of queries (query_length,) and keys (key_length,).
+Recorder = Callable[[Tensor, Tensor, Mask | None, Sequence[ScoreBias], Tensor, Tensor], None]
 
 
 # Projections of one tensor become one product from this many rows per input channel on: it saves reading the rows
@@ -119,15 +120,18 @@ class MultiHeadAttention(nn.Module):
         """Attend from x to context.
 
         NaN or Inf at a position that no query may attend to reaches no output and no gradient: it is replaced by
-        zero before the projections, in self-attention also as a query. For a key that some queries may attend to
-        and others may not, the explicit kernel keeps it from those that may not; other kernels do not promise it.
+        zero before the projections, in self-attention also as a query. With a cache that holds for padding alone:
+        what no query of this call may attend to, one of a later call may. Padding is what ``Padding`` says, or a
+        tensor of one row for several queries. For a key that some queries may attend to and others may not, the
+        explicit kernel keeps it from the output of those that may not; other kernels do not promise it, and none
+        keeps it from gradients, since those of the projections are sums over all tokens.
 
         Args:
             x: queries' input, (batch, query_length, dim).
             context: keys' input, (batch, key_length, context_dim); x by default.
             value: values' input, (batch, key_length, value_dim); context by default.
             mask: a ``Mask``; a boolean tensor, True = may attend, (query, key) or 4-D; or a float tensor that is
-                added to the scores.
+                added to the scores, where -inf hides.
             cache: keys and values of earlier calls, to which this call's are appended. Needs a causal mask.
 
         Returns:
@@ -140,15 +144,18 @@ class MultiHeadAttention(nn.Module):
         query_length, key_length = x.shape[1], start + (x if context is None else context).shape[1]
         biases: Sequence[ScoreBias]
         mask, biases = self._mask_and_biases(mask, x.shape[0], query_length, key_length)
-        x, context, value = without_unseen(x, context, value, mask, key_length)
+        x, context, value = without_unseen(x, context, value, mask, key_length, more_to_come=cache is not None)
         query, key, values = self._project(x, context, value, key_length, cache is None)
+        position: Tensor | None = None
         if cache is not None:
             key, values, position = cache.extend(self, key, values, mask)
             mask, biases = _at_kept(position, mask, biases, query_length, key_length, self.heads)
         if self.kv_heads != self.heads:
             key, values = (y.repeat_interleave(self.heads // self.kv_heads, dim=1) for y in (key, values))
         if self.recorder is not None:
-            self.recorder(query, key, mask, biases)
+            own = _last(query_length, key_length, x.device)
+            every = _last(key_length, key_length, x.device) if position is None else position
+            self.recorder(query, key, mask, biases, own, every)
         kernel = self._plan(query, key, mask, biases).kernel
         out = KERNELS[kernel](query, key, values, mask, biases, self.dropout if self.training else 0.0)
         return self.output(rearrange(out, "b h l d -> b l (h d)"))
@@ -172,7 +179,7 @@ class MultiHeadAttention(nn.Module):
         self, mask: Mask | Tensor | None, batch: int, query_length: int, key_length: int
     ) -> tuple[Mask | None, list[ScoreBias]]:
         parsed, added = parse_mask(mask, (batch, self.heads, query_length, key_length))
-        biases: list[ScoreBias] = [] if added is None else [TensorBias(added)]
+        biases: list[ScoreBias] = [] if added is None else [TensorBias(in_full(added))]
         bias = None if self.position is None else self.position.score_bias(query_length, key_length)
         return parsed, biases if bias is None else [*biases, bias]
 
@@ -183,10 +190,8 @@ class MultiHeadAttention(nn.Module):
         query, key, values = (rearrange(y, "b l (h d) -> b h l d", d=self.head_dim) for y in projected)
         query, key = self.query_norm(query), self.key_norm(key)
         if self.position is not None:
-            position = torch.arange(-x.shape[1], 0, device=x.device) + key_length
-            query = self.position.rotate(query, position)
-            position = torch.arange(-context.shape[1], 0, device=x.device) + key_length
-            key = self.position.rotate(key, position)
+            query = self.position.rotate(query, _last(x.shape[1], key_length, x.device))
+            key = self.position.rotate(key, _last(context.shape[1], key_length, x.device))
         return query, key, values
 
 
@@ -238,26 +243,42 @@ def _packable(linears: Sequence[nn.Module]) -> TypeGuard[Sequence[nn.Linear]]:
 
 
 def without_unseen(
-    x: Tensor, context: Tensor | None, value: Tensor | None, mask: Mask | None, key_length: int
+    x: Tensor,
+    context: Tensor | None,
+    value: Tensor | None,
+    mask: Mask | None,
+    key_length: int,
+    *,
+    more_to_come: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The inputs with zeros where nothing may look; ``where`` stops NaN in both directions, a product would not."""
-    if mask is None:
-        context = x if context is None else context
-        return x, context, context if value is None else value
-    seen = mask.seen(x.shape[1], key_length, x.device)
-    length = (x if context is None else context).shape[1]
-    seen = None if seen is None else seen[:, -length:].unsqueeze(-1)
+    """The inputs with zeros where nothing may look; ``where`` stops NaN in both directions, a product would not.
+
+    Args:
+        more_to_come: whether queries of later calls will look at these keys too, so that only padding is hidden.
+    """
     own = x if context is None else context
-    keys = own if seen is None else torch.where(seen, own, 0.0)
-    values = keys if value is None else value if seen is None else torch.where(seen, value, 0.0)
-    if context is not None or seen is None:
+    if mask is None:
+        return x, own, own if value is None else value
+    size = x.shape[1], key_length, x.device
+    seen = mask.real(*size) if more_to_come else mask.seen(*size)
+    if seen is None:
+        return x, own, own if value is None else value
+    seen = seen[:, key_length - own.shape[1] :].unsqueeze(-1)
+    keys = torch.where(seen, own, 0.0)
+    values = keys if value is None else torch.where(seen, value, 0.0)
+    if context is not None:
         return x, keys, values
-    real = mask.real(x.shape[1], key_length, x.device)
-    if mask.key_only:
+    if more_to_come or mask.key_only(x.shape[1]):
         return keys, keys, values
     # Padding is no query either. A real token that nothing looks at may look at others, unless it is broken.
-    query = x if real is None else torch.where(real[:, -length:].unsqueeze(-1), x, 0.0)
+    real = mask.real(*size)
+    query = x if real is None else torch.where(real.unsqueeze(-1), x, 0.0)
     return torch.where(seen | query.isfinite(), query, 0.0), keys, values
+
+
+def _last(length: int, total: int, device: torch.device) -> Tensor:
+    """The last ``length`` of ``total`` positions."""
+    return torch.arange(-length, 0, device=device) + total
 
 
 def _at_kept(

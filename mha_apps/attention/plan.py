@@ -132,7 +132,7 @@ def attention_memory(
             (
                 size * ((2 if training else 1) * scores + (2 * rows if training else rows) * head_dim)
                 + (size * (3 if training else 1) * columns * head_dim if copied or dtype in HALF else 0)
-                + (0 if mask is None or mask.key_only else 10 * block)
+                + (0 if mask is None or mask.key_only(query_length) else 10 * block)
                 for scores, rows, columns, block, copied in steps
             ),
             default=0,
@@ -153,7 +153,7 @@ def attention_memory(
         raise ValueError(f"memory is known for explicit, sdpa, banded and strided, not for {kernel!r}")
     block = min(256 if query_length >= 768 else 64 if query_length >= 192 else 32, query_length)
     buffer = torch.get_num_threads() * block * min(512, key_length)
-    bools = matrix if mask is not None and mask.key_only else 2 * matrix
+    bools = matrix if mask is not None and mask.key_only(query_length) else 2 * matrix
     if not training:
         return own * queries + (4 if own >= 4 else 6) * buffer + own * matrix + bools
     kept = size if raised else own

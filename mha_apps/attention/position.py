@@ -111,6 +111,11 @@ class TensorBias(ScoreBias):
         return TensorBias(self.of_heads(self.tensor, heads))
 
 
+def in_full(tensor: Tensor) -> Tensor:
+    """A learned tensor of half precision in float32: the gradient of a number is a sum over many pairs of tokens."""
+    return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) and tensor.requires_grad else tensor
+
+
 class Position(nn.Module):
     """Base of what ``MultiHeadAttention(position=...)`` takes."""
 
@@ -209,14 +214,14 @@ class RelativeBias(Position):
 
     def score_bias(self, query_length: int, key_length: int) -> ScoreBias:
         if self.grid is None:
-            return TableBias(self.table, ClippedDistance(*self.reach), relative=True)
+            return TableBias(in_full(self.table), ClippedDistance(*self.reach), relative=True)
         tokens = self.prefix + self.grid[0] * self.grid[1]
         if key_length > tokens:
             raise ValueError(
                 f"RelativeBias of {self.grid} with prefix {self.prefix} has {tokens} positions, got {key_length} keys"
             )
         down, across = self.reach
-        return TableBias(self.table, GridDistance(self.grid[1], down, across, self.prefix))
+        return TableBias(in_full(self.table), GridDistance(self.grid[1], down, across, self.prefix))
 
 
 class ALiBi(Position):

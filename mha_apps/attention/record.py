@@ -27,13 +27,15 @@ class AttentionMaps(dict[str, Tensor]):
     """Attention weights by the name of the layer, in the model's order: (batch, heads, query, key), float32.
 
     ``maps[0]`` is the first layer's, ``maps["blocks.0.attention"]`` the same by name. A layer that ran more than
-    once holds its last call.
+    once holds its last call. With a cache the keys are those that the cache still holds, see ``key_positions``.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         #: The key position at which each query of a layer's map stands, (query,), by the name of the layer.
         self.positions: dict[str, Tensor] = {}
+        #: The position of each key of a layer's map, (key,), by the name of the layer.
+        self.key_positions: dict[str, Tensor] = {}
 
     def __getitem__(self, layer: str | int) -> Tensor:
         return list(self.values())[layer] if isinstance(layer, int) else super().__getitem__(layer)
@@ -55,12 +57,12 @@ def record_attention(
     Args:
         model: any module that holds ``MultiHeadAttention``.
         layers: which of them, by number or by name; all when left out.
-        queries: query positions to keep; all when left out.
+        queries: which queries of a call to keep, by number; all when left out.
         limit: bytes that all maps together may take.
 
     Raises:
-        ValueError: there is no such layer, or no attention at all; or the maps would take more than ``limit``,
-            with the estimate.
+        ValueError: there is no such layer, no such query, or no attention at all; or the maps would take more than
+            ``limit``, with the estimate.
     """
     found = {name: module for name, module in model.named_modules() if isinstance(module, MultiHeadAttention)}
     if not found:
@@ -78,12 +80,28 @@ def record_attention(
     before = {name: found[name].recorder for name in names}
 
     def recorder(name: str) -> Any:
+        outer = before[name]
+
         @torch.no_grad()
-        def record(query: Tensor, key: Tensor, mask: Mask | None, biases: Sequence[ScoreBias]) -> None:
+        def record(
+            query: Tensor,
+            key: Tensor,
+            mask: Mask | None,
+            biases: Sequence[ScoreBias],
+            position: Tensor,
+            key_position: Tensor,
+        ) -> None:
+            if outer is not None:
+                outer(query, key, mask, biases, position, key_position)
             length, key_length = query.shape[2], key.shape[2]
             rows = torch.arange(length, device=query.device)
-            if queries is not None:
-                rows = rows[queries if isinstance(queries, slice) else list(queries)]
+            if isinstance(queries, slice):
+                rows = rows[queries]
+            elif queries is not None:
+                absent = [number for number in queries if not -length <= number < length]
+                if absent:
+                    raise ValueError(f"no query {absent[0]} to record: {name or 'the attention'} got {length} queries")
+                rows = rows[list(queries)]
             shape = (*query.shape[:2], len(rows), key_length)
             estimate = len(names) * math.prod(shape) * 4
             if estimate > limit:
@@ -96,7 +114,7 @@ def record_attention(
             allowed = None if mask is None else mask.at(rows, columns, length, key_length, query.shape[1])
             bias = sum_biases(biases, grid)
             maps[name] = attention_weights(query[:, :, rows], key, allowed, bias).float()
-            maps.positions[name] = rows + (key_length - length)
+            maps.positions[name], maps.key_positions[name] = position[rows], key_position
 
         return record
 
@@ -176,12 +194,12 @@ def head_statistics(
         "ill"}, ...], "similarity": [[...], ...]}``; numbers are None where no query may attend to anything.
 
     Raises:
-        ValueError: no maps; a map that is not 4-D or holds NaN; positions that are not one per query.
+        ValueError: no maps; a map that is not 4-D, has no keys or holds NaN; positions that are not one per query.
     """
     layers = dict(maps) if isinstance(maps, Mapping) else {f"layer {i}": weights for i, weights in enumerate(maps)}
     if not layers:
         raise ValueError("head_statistics got no maps: was the model called inside record_attention?")
-    known = maps.positions if isinstance(maps, AttentionMaps) else {}
+    known, keys = (maps.positions, maps.key_positions) if isinstance(maps, AttentionMaps) else ({}, {})
     statistics = HeadStatistics()
     for name, weights in layers.items():
         if weights.dim() != 4:
@@ -189,23 +207,27 @@ def head_statistics(
         if bool(weights.isnan().any()):
             raise ValueError(f"the map of {name} holds NaN")
         length, key_length = weights.shape[2:]
+        if not key_length:
+            raise ValueError(f"the map of {name} has no keys, it is of shape {tuple(weights.shape)}")
         stands = known.get(name) if positions is None else torch.as_tensor(positions)
         stands = torch.arange(key_length - length, key_length) if stands is None else stands
         if stands.shape != (length,):
             raise ValueError(f"positions are one per query, got {tuple(stands.shape)} for {length} queries of {name}")
-        statistics[name] = _layer_statistics(weights.detach().float(), stands.to(weights.device))
+        key_stands = keys.get(name, torch.arange(key_length)).to(weights.device)
+        statistics[name] = _layer_statistics(weights.detach().float(), stands.to(weights.device), key_stands)
     return statistics
 
 
-def _layer_statistics(weights: Tensor, positions: Tensor) -> dict[str, Any]:
-    """One layer of ``head_statistics``; (batch, heads, query, key) and (query,)."""
-    heads, key_length = weights.shape[1], weights.shape[3]
+def _layer_statistics(weights: Tensor, positions: Tensor, key_positions: Tensor) -> dict[str, Any]:
+    """One layer of ``head_statistics``; (batch, heads, query, key), (query,) and (key,)."""
+    heads = weights.shape[1]
     present = weights.sum(dim=-1) > 0  # (batch, heads, query)
     choices = (weights > 0).any(dim=1).sum(dim=-1).unsqueeze(1).expand_as(present)
     entropy = torch.special.entr(weights).sum(dim=-1) / choices.clamp(min=2).log()
-    distance = (torch.arange(key_length, device=weights.device) - positions.unsqueeze(1)).abs().float()
+    distance = (key_positions - positions.unsqueeze(1)).abs().float()
     mass = weights.sum(dim=2) / present.sum(dim=2).clamp(min=1).unsqueeze(-1)  # (batch, heads, key)
-    largest, token = mass.max(dim=-1)
+    largest, column = mass.max(dim=-1)
+    token = key_positions[column]
     overlap = torch.stack([_overlap(weights, weights[:, [head]]) for head in range(heads)])
     found: list[dict[str, Any]] = []
     for head in range(heads):
@@ -293,7 +315,7 @@ def plot_attention(
     Args:
         maps: what ``record_attention`` gave, or one layer's (batch, heads, query, key).
         sample: which of the batch.
-        labels: names of the positions.
+        labels: names of the positions. Without, axes count positions, of which a cache may have dropped some.
         title: above the figure.
 
     Returns:
@@ -302,6 +324,7 @@ def plot_attention(
     from matplotlib.figure import Figure
 
     layers = {"attention": maps} if isinstance(maps, Tensor) else dict(maps)
+    queries, keys = (maps.positions, maps.key_positions) if isinstance(maps, AttentionMaps) else ({}, {})
     if not layers:
         raise ValueError("plot_attention got no maps: was the model called inside record_attention?")
     columns = max(weights.shape[1] for weights in layers.values())
@@ -315,10 +338,18 @@ def plot_attention(
             ax.imshow(weights[sample, head].detach().float().cpu(), cmap="viridis", vmin=0.0, aspect="auto")
             ax.set_title(f"{name}\nhead {head}" if head == 0 else f"head {head}", fontsize=8)
             ax.tick_params(labelsize=6)
-            if labels is not None and len(labels) == weights.shape[-1]:
-                ax.set_xticks(range(len(labels)), labels, rotation=90)
-            if labels is not None and len(labels) == weights.shape[-2]:
-                ax.set_yticks(range(len(labels)), labels)
+            _name_ticks(ax.xaxis, keys.get(name, torch.arange(weights.shape[-1])), labels, rotation=90)
+            _name_ticks(ax.yaxis, queries.get(name, torch.arange(weights.shape[-2])), labels)
     if title:
         figure.suptitle(title)
     return figure
+
+
+def _name_ticks(axis: Any, positions: Tensor, labels: Sequence[str] | None, **style: Any) -> None:
+    """Label an axis that shows these positions in order."""
+    shown = positions.tolist()
+    if labels is not None and shown and len(labels) == shown[-1] + 1:
+        axis.set_ticks(range(len(shown)), [labels[position] for position in shown], **style)
+    elif shown != list(range(len(shown))):
+        step = -(-len(shown) // 8)
+        axis.set_ticks(range(0, len(shown), step), shown[::step])

@@ -8,6 +8,7 @@ peers are recognised by name, and never imported.
 from __future__ import annotations
 
 import inspect
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,8 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from .convert import assemble, from_torch, mask_from_torch, split, why_not_dropout, why_not_torch
-from .kernel import attention_weights, sum_biases
-from .mask import Causal, Dense, Grid, Mask, Padding
+from .kernel import attention_weights, dense
+from .mask import Causal, Dense, Mask, Padding
 from .multihead import MultiHeadAttention
 
 __all__ = ["Replacement", "replace_attention"]
@@ -57,7 +58,7 @@ def replace_attention(
     ``nn.MultiheadAttention`` works without an attn_mask. ``nn.TransformerEncoder`` takes no fast path any more,
     so that padded positions hold what its slow path gives there, not zeros.
 
-    Parameters are new objects: make the optimizer afterwards.
+    Parameters are new objects: make the optimizer afterwards. Those that modules share stay shared.
 
     Args:
         model: changed in place; may itself be an attention module.
@@ -87,9 +88,11 @@ def replace_attention(
     if refused and strict:
         listed = "; ".join(f"{name or type(model).__name__}: {why}" for name, why in refused.items())
         raise ValueError(f"cannot replace {listed} (strict=False leaves these as they are)")
+    shared = {name: dict(module.named_parameters(remove_duplicate=False)) for name, (module, _) in found.items()}
     replaced = {
         name: _adopt(module, kind, kernel, mask) for name, (module, kind) in found.items() if name not in refused
     }
+    _tie([(found[name][0], shared[name]) for name in replaced])
     for module in model.modules():
         if isinstance(module, nn.TransformerEncoder) and any(isinstance(m, _Adapter) for m in module.modules()):
             # Its fast path would read the weights and pass by the core.
@@ -140,10 +143,10 @@ class _Adapter(nn.Module):
         kept: list[Tensor] = []
         outer = core.recorder
 
-        def keep(query: Tensor, key: Tensor, mask: Mask | None, biases: Any) -> None:
+        def keep(query: Tensor, key: Tensor, mask: Mask | None, biases: Any, *positions: Tensor) -> None:
             if outer is not None:
-                outer(query, key, mask, biases)
-            kept.append(_weights(query, key, mask, biases))
+                outer(query, key, mask, biases, *positions)
+            kept.append(attention_weights(query, key, *dense(query, key, mask, biases)))
 
         core.recorder = keep
         try:
@@ -427,6 +430,23 @@ def _adopt(host: nn.Module, kind: type[_Adapter], kernel: str, mask: Mask | None
     return core
 
 
+def _tie(adopted: Sequence[tuple[Any, dict[str, nn.Parameter]]]) -> None:
+    """Share again, between adapters, the parameters that their hosts had shared.
+
+    Args:
+        adopted: each adapter, and the parameters of the host that it was.
+    """
+    copies: dict[nn.Parameter, list[nn.Parameter]] = {}
+    for adapter, parameters in adopted:
+        for theirs, ours in adapter._keys.items():
+            if theirs not in parameters:
+                continue
+            first = copies.setdefault(parameters[theirs], [adapter.get_parameter(key) for key in ours])
+            for key, parameter in zip(ours, first, strict=True):
+                place, _, name = key.rpartition(".")
+                setattr(adapter.get_submodule(place), name, parameter)
+
+
 def _adapter_class(kind: Any, host: Any) -> Any:
     """The adapter mixed into the host's class; the same one for every module of that class."""
     if (kind, host) not in _CLASSES:
@@ -456,15 +476,6 @@ def _narrow(
     if mask.dtype == torch.bool:
         return extra & Dense(mask)
     return mask.masked_fill(~extra.materialize(*lengths, mask.device, heads), float("-inf"))
-
-
-def _weights(query: Tensor, key: Tensor, mask: Mask | None, biases: Any) -> Tensor:
-    """The weights, with their gradient."""
-    lengths = query.shape[2], key.shape[2]
-    rows, columns = (torch.arange(length, device=query.device) for length in lengths)
-    allowed = None if mask is None else mask.at(rows, columns, *lengths, query.shape[1])
-    grid = Grid(rows.unsqueeze(1), columns.unsqueeze(0), *lengths)
-    return attention_weights(query, key, allowed, sum_biases(biases, grid))
 
 
 def _why_not_scale(scale: float, head_dim: int) -> str | None:

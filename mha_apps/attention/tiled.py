@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from .mask import Grid, Mask
 from .pattern import Band, Part, Pattern, Tile, Tiling
@@ -80,6 +81,7 @@ class _Tiled(torch.autograd.Function):
         return out
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         mask, biases, dropout, seed, learned = ctx.settings
         query, key, value, out, log_total = ctx.saved_tensors
@@ -409,7 +411,7 @@ def _cut(tile: Tile, batch: int, heads: int, device: torch.device) -> tuple[int,
     """How many samples and how many blocks of a tile make a step."""
     budget = STEP.get(device.type, STEP["cuda"])
     block = heads * tile.rows * tile.columns
-    samples = min(max(budget // block, 1), batch)
+    samples = min(max(budget // block, 1), max(batch, 1))
     return samples, min(max(budget // (block * samples), 1), tile.count)
 
 

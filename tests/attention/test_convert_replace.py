@@ -345,6 +345,20 @@ def test_a_module_that_two_places_share_is_replaced_once_and_stays_shared():
     assert len(list(model.parameters())) == 8
 
 
+@pytest.mark.parametrize("options", [{}, {"kdim": 5, "vdim": 7}])
+def test_weights_that_two_modules_share_stay_shared(options):
+    host = nn.ModuleList([nn.MultiheadAttention(12, 3, batch_first=True, **options) for _ in range(2)])
+    for name in list(dict(host[0].named_parameters(recurse=False))):
+        setattr(host[1], name, getattr(host[0], name))
+    model = replaced(host)
+    assert len(list(model.parameters())) == 8 + 2  # the output projections are two
+    x, key, value = torch.randn(2, 5, 12), torch.randn(2, 4, host[0].kdim), torch.randn(2, 4, host[0].vdim)
+    for module in (host, model):
+        for attention in module:
+            attention(x, key, value)[0].square().sum().backward()
+    assert_same_gradients(model, host)
+
+
 def test_frozen_weights_dtype_and_mode_stay():
     host = nn.MultiheadAttention(12, 3).double().train()
     host.in_proj_weight.requires_grad_(False)

@@ -255,6 +255,55 @@ def test_half_precision_does_not_overflow_at_scores_of_ten_thousand(kernel: str,
 
 
 @pytest.mark.parametrize("kernel", ["explicit", "sdpa", "banded"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_the_least_number_of_float32_hides_and_a_row_of_it_is_not_one_that_sees_nothing(
+    kernel: str, dtype: torch.dtype
+) -> None:
+    query, key, value = (x.to(dtype) for x in inputs(5, 7, torch.float32)[:3])
+    query = query * 0  # so that a row of the least number is uniform, whether or not scores are absorbed by it
+    added = torch.zeros(5, 7)
+    added[:, 4:] = torch.finfo(torch.float32).min
+    added[3] = torch.finfo(torch.float32).min
+    added[2] = -torch.inf
+    with torch.no_grad():
+        out = KERNELS[kernel](query, key, value, None, [TensorBias(added)], 0.0)
+    expected = value[:, :, :4].double().mean(dim=2, keepdim=True).expand(-1, -1, 5, -1).clone()
+    expected[:, :, 3], expected[:, :, 2] = value.double().mean(dim=2), 0.0
+    assert_close(out, expected, 2e-2)
+
+
+def test_nan_in_a_key_that_some_queries_see_makes_their_result_nan_and_reaches_no_gradient() -> None:
+    *tensors, grad = inputs(8, 8, torch.float32)
+    clean = [tensor.clone().requires_grad_() for tensor in tensors]
+    broken = [tensor.clone() for tensor in tensors]
+    broken[1][:, :, 5], broken[2][:, :, 6] = torch.nan, torch.inf
+    for tensor in broken:
+        tensor.requires_grad_()
+    expected, out = KERNELS["explicit"](*clean, Causal(), (), 0.0), KERNELS["explicit"](*broken, Causal(), (), 0.0)
+    assert out[:, :, 5:].isnan().all()
+    torch.testing.assert_close(out[:, :, :5], expected[:, :, :5])
+    wanted = torch.autograd.grad(expected[:, :, :5], clean, grad[:, :, :5])
+    for one, other in zip(torch.autograd.grad(out, broken, grad), wanted, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("mask", [None, Causal(), Dense(torch.ones(1, 1, dtype=torch.bool)), Padding([0])])
+@pytest.mark.parametrize("sizes", [(2, 0, 0), (2, 0, 5), (2, 5, 0), (0, 5, 5)], ids=str)
+@pytest.mark.parametrize("kernel", list(KERNELS))
+def test_nothing_in_gives_nothing_out(kernel: str, sizes: tuple[int, int, int], mask: Mask | None) -> None:
+    batch, *lengths = sizes
+    query, key, value = (
+        torch.randn(batch, HEADS, n, 8, requires_grad=True) for n in (lengths[0], lengths[1], lengths[1])
+    )
+    with torch.set_grad_enabled(kernel != "flex"):
+        out = KERNELS[kernel](query, key, value, mask, [ALiBi(HEADS).score_bias(*lengths)], 0.0)
+    assert out.shape == query.shape
+    assert not out.any()
+    if kernel != "flex":
+        assert not torch.autograd.grad(out.sum(), query)[0].any()
+
+
+@pytest.mark.parametrize("kernel", ["explicit", "sdpa", "banded"])
 def test_dropout_drops_weights_and_keeps_their_mean(kernel: str) -> None:
     query, key, value, _ = inputs(70, 70, torch.float64)
     mask = Window(9, 9)
@@ -274,6 +323,14 @@ def test_dropout_of_tiles_is_the_same_in_the_backward_pass() -> None:
         return KERNELS["banded"](*tensors, Window(2, 2) | Global([0]), (), 0.4)
 
     assert torch.autograd.gradcheck(run, (query, key, value), atol=1e-6)
+
+
+def test_second_derivatives_of_tiles_are_refused_rather_than_wrong() -> None:
+    query, key, value, _ = (x.requires_grad_() for x in inputs(9, 9, torch.float64))
+    out = KERNELS["banded"](query, key, value, Causal(), (), 0.0)
+    (grad,) = torch.autograd.grad(out.square().sum(), query, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        (out.sum() + grad.square().sum()).backward()
 
 
 @pytest.mark.parametrize("kernel", ["explicit", "sdpa", "banded", "strided"])

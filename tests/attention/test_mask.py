@@ -122,6 +122,8 @@ any_mask = st.recursive(
         [
             *(mask for mask, _ in RULES.values()), Window(-2, 6), Window(3, -1), Strided(4), Dilated(1, 5),
             Padding(torch.tensor([4, 9])), Dense(torch.eye(30).bool()[:1]),
+            Dense(torch.arange(2 * 4 * 30).view(2, 4, 1, 30) % 5 > 2),
+            PerHead([Window(2, 2), Padding(torch.tensor([4, 9]))]), PerHead([Padding([3]), Padding([7])]),
         ]
     ),
     lambda inner: st.one_of(
@@ -149,7 +151,7 @@ def test_what_a_mask_says_of_itself_agrees_with_its_matrix(mask: Mask, query_len
     assert torch.equal(*torch.broadcast_tensors(seen, whole.any(1).any(1)))
     if mask.causal:
         assert not (whole & ~Causal().materialize(query_length, key_length)).any()
-    if mask.key_only:
+    if mask.key_only(query_length):
         assert torch.equal(whole, whole[:, :, :1].expand_as(whole))
 
 
@@ -158,6 +160,7 @@ def test_a_printed_mask_shows_its_pairs() -> None:
     assert "first of 2 samples" in str(Padding(torch.tensor([3, 1])))
     assert str(PerHead([Window(0, 0), Causal()])).count("head group") == 2
     assert "Window(left=1, right=2) | Global([0])" in str(Window(1, 2) | Global([0]))
+    assert str(PerHead([Causal(), Dense(torch.ones(3, 3, dtype=torch.bool))])).count("■■■") == 1 + 3
 
 
 class TestPlan:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import subprocess
 import sys
 
@@ -108,7 +109,7 @@ def test_nan_that_no_query_may_see_reaches_nothing(kernel: str, mask: Mask, pois
         x = clean.masked_fill(unseen.unsqueeze(-1), filling).requires_grad_()
         out = attention(x, mask=mask)
         results.append([out, *torch.autograd.grad(out.square().sum(), [x, *attention.parameters()])])
-    if not mask.key_only:  # a finite token that nothing sees is still a query, and has a gradient as one
+    if not mask.key_only(12):  # a finite token that nothing sees is still a query, and has a gradient as one
         results = [[r[0], r[1].masked_fill(unseen.unsqueeze(-1), 0.0), *r[2:]] for r in results]
     for one, other in zip(*results, strict=True):
         assert other.isfinite().all()
@@ -125,6 +126,45 @@ def test_nan_in_a_context_that_no_query_may_see_reaches_nothing() -> None:
     grads = torch.autograd.grad(out.sum(), [x, context, value, *attention.parameters()])
     assert out.isfinite().all()
     assert all(grad.isfinite().all() for grad in grads)
+
+
+@pytest.mark.parametrize("rows", [1, 9])
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_minus_infinity_in_a_float_mask_hides_nan_as_a_boolean_mask_does(kernel: str, rows: int) -> None:
+    attention, x = MultiHeadAttention(16, 4, kernel=kernel), torch.randn(2, 9, 16)
+    x[:, 6:] = float("nan")
+    x.requires_grad_()
+    mask = torch.zeros(rows, 9)
+    mask[:, 6:] = -torch.inf
+    for run in (attention, Encoder(16, 4, 1, kernel=kernel)):
+        out, expected = run(x, mask=mask), run(x, mask=mask == 0)
+        torch.testing.assert_close(out, expected)
+        assert all(grad.isfinite().all() for grad in torch.autograd.grad(out.sum(), [x, *run.parameters()]))
+
+
+def test_nan_of_heads_that_look_elsewhere_is_hidden_where_no_head_sees_it() -> None:
+    # Each mask alone lets some head see key 5; both together let none.
+    evens = torch.tensor([True, False, True, False]).view(1, 4, 1, 1)
+    hide = torch.arange(8).view(1, 1, 1, 8) != 5
+    mask = Dense(evens | hide) & Dense(~evens | hide)
+    attention, x = MultiHeadAttention(16, 4, kernel="sdpa"), torch.randn(1, 8, 16)
+    x[:, 5] = float("nan")
+    x.requires_grad_()
+    out = attention(x, mask=mask)
+    assert out.isfinite().all()
+    assert all(grad.isfinite().all() for grad in torch.autograd.grad(out.sum(), [x, *attention.parameters()]))
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_fewer_groups_than_heads_beside_a_tensor_for_each_head(kernel: str) -> None:
+    attention, x = MultiHeadAttention(16, 4, kernel=kernel).double(), torch.randn(2, 9, 16, dtype=torch.float64)
+    each = Dense(torch.rand(2, 4, 9, 9) < 0.7)
+    mask = PerHead([Window(2, 2), Strided(3)]) & each
+    allowed = torch.cat([Window(2, 2).materialize(9, 9)] * 2 + [Strided(3).materialize(9, 9)] * 2, 1) & each.mask
+    torch.testing.assert_close(attention(x, mask=mask), twin(attention, x, x, allowed))
+    torch.testing.assert_close(mask.materialize(9, 9), allowed)
+    assert str(mask).count("head group") == 4
+    Encoder(16, 4, 1, kernel=kernel)(x.float(), mask)
 
 
 def test_explicit_keeps_nan_from_queries_that_may_not_see_it() -> None:
@@ -161,6 +201,10 @@ CACHED = {
     "window and global": (Window(4, 0) | Global([1])) & Causal(),
     "strided": Strided(3) & Causal(),
     "per head": PerHead([Window(3, 0), Window(6, 0) | (Strided(4) & Causal())]),
+    "before itself": Window(2, -1),
+    "all but itself": Causal() & ~Window(0, 0),
+    "two groups and four heads": PerHead([Causal(), Window(3, -1)])
+    & Dense(torch.rand(1, 4, 1, 1, generator=torch.Generator().manual_seed(0)) < 0.9),
 }
 
 
@@ -208,6 +252,86 @@ class TestCache:
             real = torch.cat([real, torch.ones(2, 1, dtype=torch.bool)], 1)
             out = decoder(nexts[:, step : step + 1], Causal() & Padding(real), cache=cache)
             torch.testing.assert_close(out, torch.cat([a[:, step : step + 1] for a in alone]))
+
+    @pytest.mark.parametrize("build", [Encoder, Decoder])
+    def test_a_stack_caches_tokens_that_only_later_ones_look_at(self, build: type[nn.Module]) -> None:
+        stack, x = build(16, 4, 2).eval(), torch.randn(2, 7, 16)
+        context = (torch.randn(2, 3, 16),) if build is Decoder else ()
+        cache, mask = Cache(), Window(2, -1)
+        parts = [stack(part, *context, mask=mask, cache=cache) for part in x.split([2, 1, 1, 3], dim=1)]
+        torch.testing.assert_close(torch.cat(parts, 1), stack(x, *context, mask=mask))
+
+    def test_stacks_that_share_a_cache_go_at_their_own_pace(self) -> None:
+        first, second, cache = Encoder(16, 4, 1).eval(), Encoder(16, 4, 1).eval(), Cache()
+        real = torch.tensor([[False, True, True, True, True]])
+        mask, x = Causal() & Padding(real), torch.randn(1, 5, 16)
+        second(x[:, :2], Causal() & Padding(real[:, :2]), cache=cache)
+        torch.testing.assert_close(first(x, mask, cache=cache), first(x, mask))
+
+    @pytest.mark.parametrize("steps", [[9], [1] * 9, [4, 1, 1, 3]])
+    def test_rows_of_a_tensor_are_those_of_the_queries_of_a_call(self, steps: list[int]) -> None:
+        # A single row could be taken for padding, and the token that does not see itself for hidden.
+        attention, x = MultiHeadAttention(16, 4), torch.randn(2, 9, 16)
+        whole = torch.rand(2, 1, 9, 9) < 0.5
+        cache, start, parts = Cache(), 0, []
+        for step in steps:
+            stop = start + step
+            rows = Causal() & Dense(whole[:, :, start:stop, :stop])
+            parts.append(attention(x[:, start:stop], mask=rows, cache=cache))
+            start = stop
+        torch.testing.assert_close(torch.cat(parts, 1), attention(x, mask=Causal() & Dense(whole)))
+
+    @pytest.mark.parametrize("kernel", KERNELS)
+    @pytest.mark.parametrize("kind", ["padding", "not hidden", "row", "either", "per head"])
+    def test_nan_in_padding_reaches_no_later_query(self, kind: str, kernel: str) -> None:
+        attention = MultiHeadAttention(16, 4, kernel=kernel)
+        x, real = torch.randn(2, 8, 16), torch.arange(8) >= torch.tensor([[0], [3]])
+        x[1, :3] = float("nan")
+        x.requires_grad_()
+
+        def mask(stop: int) -> Mask:
+            known = Padding(real[:, :stop])
+            return (
+                Causal()
+                & {
+                    "padding": known,
+                    "not hidden": ~Padding(~real[:, :stop]),
+                    "row": Dense(real[:, None, None, :stop]) if stop == 6 else known,
+                    "either": (Strided(2) & known) | (Window(2, 0) & known),
+                    "per head": PerHead([Strided(2) & known, known]),
+                }[kind]
+            )
+
+        cache = Cache()
+        outs = [attention(part, mask=mask(stop), cache=cache) for part, stop in ((x[:, :6], 6), (x[:, 6:], 8))]
+        grads = torch.autograd.grad(torch.cat(outs, 1).square().sum(), [x, *attention.parameters()])
+        assert all(tensor.isfinite().all() for tensor in (*outs, *grads))
+
+    def test_a_call_without_tokens_changes_nothing(self) -> None:
+        attention, x, cache = MultiHeadAttention(16, 4, position=Rotary()), torch.randn(2, 6, 16), Cache()
+        mask = Window(2, 0)
+        parts = [attention(part, mask=mask, cache=cache) for part in x.split([0, 4, 0, 2, 0], dim=1)]
+        torch.testing.assert_close(torch.cat(parts, 1), attention(x, mask=mask))
+        assert cache.length == 6
+
+    def test_a_copied_cache_continues_on_its_own_with_gradients(self) -> None:
+        attention, cache = MultiHeadAttention(16, 4), Cache()
+        x, first, second = (torch.randn(2, length, 16, requires_grad=True) for length in (3, 1, 2))
+        attention(x, mask=Causal(), cache=cache)
+        twin = copy.deepcopy(cache)
+        for tail, held in ((first, cache), (second, twin)):
+            out = attention(tail, mask=Causal(), cache=held)
+            expected = attention(torch.cat([x, tail], 1), mask=Causal())[:, 3:]
+            torch.testing.assert_close(out, expected)
+            (grad,), (wanted,) = (torch.autograd.grad(y.square().sum(), x, retain_graph=True) for y in (out, expected))
+            torch.testing.assert_close(grad, wanted)
+
+    def test_a_cache_copied_with_its_model_belongs_to_the_copy(self) -> None:
+        attention, cache = MultiHeadAttention(16, 4), Cache()
+        attention(torch.randn(1, 3, 16), mask=Causal(), cache=cache)
+        twin, copied = copy.deepcopy((attention, cache))
+        assert copied.layer_length(twin) == 3
+        assert copied.layer_length(attention) == 0
 
     def test_a_reordered_cache_continues_other_samples(self) -> None:
         attention = MultiHeadAttention(16, 4)
@@ -326,6 +450,14 @@ class TestRefusals:
     def test_a_float_mask_of_zeros_and_ones_is_warned_about(self) -> None:
         with pytest.warns(UserWarning, match=r"\.bool\(\)"):
             self.attention(self.x, mask=torch.tril(torch.ones(5, 5)))
+
+    def test_a_stack_refuses_a_wrong_mask_as_its_layers_do(self) -> None:
+        with pytest.raises(ValueError, match=r"\(3,\)"):
+            Encoder(16, 4, 1)(self.x, Padding(torch.tensor([5, 5, 5])))
+
+    def test_masks_that_differ_between_heads_are_refused_inside_per_head(self) -> None:
+        with pytest.raises(ValueError, match="inside PerHead"):
+            PerHead([Causal(), Dense(torch.ones(1, 4, 5, 5, dtype=torch.bool))])
 
     @pytest.mark.parametrize(
         ("options", "message"),

@@ -8,13 +8,17 @@ from torch import Tensor, nn
 
 from mha_apps.attention import (
     ALiBi,
+    AttentionMaps,
+    Cache,
     Causal,
     Encoder,
+    Global,
     Mask,
     MultiHeadAttention,
     Padding,
     TransformerBlock,
     Window,
+    plot_attention,
     record_attention,
     rollout,
 )
@@ -147,6 +151,54 @@ def test_maps_beyond_the_limit_are_refused_with_the_estimate_in_bytes():
     with record_attention(encoder, limit=needed - 1, queries=[0]) as maps:
         encoder(x)
     assert len(maps) == 2
+
+
+def test_a_recording_inside_another_leaves_it_its_maps():
+    encoder, x = Encoder(12, 3, 2), torch.randn(2, 6, 12)
+    with record_attention(encoder) as outer, record_attention(encoder, layers=[1], queries=[0]) as inner:
+        encoder(x)
+    assert [weights.shape[2] for weights in outer.values()] == [6, 6]
+    assert [weights.shape[2] for weights in inner.values()] == [1]
+
+
+@pytest.mark.parametrize("queries", [[6], [0, -7]])
+def test_a_query_that_is_not_there_is_refused(queries):
+    encoder = Encoder(12, 3, 1)
+    with (
+        pytest.raises(ValueError, match=rf"no query {queries[-1]} .*blocks\.0\.attention got 6"),
+        record_attention(encoder, queries=queries),
+    ):
+        encoder(torch.randn(2, 6, 12))
+
+
+def cached_maps() -> tuple[AttentionMaps, Tensor]:
+    """Maps of the last token of ten, of which a window of three and the first are still held; and the whole map."""
+    torch.manual_seed(0)
+    attention, x, cache = MultiHeadAttention(12, 3, position=ALiBi(3)), torch.randn(1, 10, 12), Cache()
+    mask = (Window(2, 0) | Global([0])) & Causal()
+    with record_attention(attention) as whole:
+        attention(x, mask=mask)
+    for token in x.split(1, dim=1):
+        with record_attention(attention) as maps:
+            attention(token, mask=mask, cache=cache)
+    return maps, whole[0]
+
+
+def test_maps_of_a_cache_say_where_their_keys_stand():
+    maps, whole = cached_maps()
+    assert maps.positions[""].tolist() == [9]
+    assert maps.key_positions[""].tolist() == [0, 7, 8, 9]
+    torch.testing.assert_close(maps[0], whole[:, :, 9:, [0, 7, 8, 9]], **TOLERANCE)
+
+
+def test_a_plot_of_maps_of_a_cache_counts_positions():
+    maps, _ = cached_maps()
+    ax = plot_attention(maps).axes[0]
+    assert [label.get_text() for label in ax.get_xticklabels()] == ["0", "7", "8", "9"]
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["9"]
+    named = plot_attention(maps, labels=list("abcdefghij")).axes[0]
+    assert [label.get_text() for label in named.get_xticklabels()] == ["a", "h", "i", "j"]
+    assert [label.get_text() for label in named.get_yticklabels()] == ["j"]
 
 
 def test_the_model_is_left_as_it_was_also_after_an_exception():

@@ -9,7 +9,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from mha_apps.attention import AttentionMaps, Causal, Encoder, Padding, head_statistics, record_attention
+from mha_apps.attention import (
+    AttentionMaps,
+    Cache,
+    Causal,
+    Encoder,
+    Global,
+    MultiHeadAttention,
+    Padding,
+    Window,
+    head_statistics,
+    record_attention,
+)
 
 
 def naive_statistics(weights: Tensor, positions: list[int]) -> list[dict]:
@@ -163,6 +174,20 @@ def test_distances_of_some_queries_are_from_where_they_stand():
         assert [head["mean_distance"] for head in layer["heads"]] == pytest.approx(expected, rel=1e-5)
 
 
+def test_distances_with_a_cache_are_from_where_keys_stand():
+    attention, x, cache = MultiHeadAttention(12, 3), torch.randn(1, 10, 12), Cache()
+    mask = (Window(2, 0) | Global([0])) & Causal()
+    with record_attention(attention, queries=[9]) as whole:
+        attention(x, mask=mask)
+    for token in x.split(1, dim=1):
+        with record_attention(attention) as maps:
+            attention(token, mask=mask, cache=cache)
+    found, expected = (head_statistics(some)[""]["heads"] for some in (maps, whole))
+    for head, wanted in zip(found, expected, strict=True):
+        assert head["mean_distance"] == pytest.approx(wanted["mean_distance"], rel=1e-5)
+        assert head["token"] == wanted["token"]
+
+
 def test_without_positions_queries_are_the_last_ones_as_with_a_cache():
     weights = torch.zeros(1, 1, 2, 5)
     weights[0, 0, 0, 3] = weights[0, 0, 1, 4] = 1.0
@@ -188,6 +213,7 @@ def test_a_table_is_80_columns_wide_and_the_whole_is_json():
         ([], None, "record_attention"),
         ([torch.zeros(2, 3, 3)], None, r"\(2, 3, 3\)"),
         ([torch.full((1, 1, 2, 2), torch.nan)], None, "NaN"),
+        ([torch.zeros(1, 1, 2, 0)], None, "no keys"),
         ([torch.zeros(1, 1, 2, 2)], [0, 1, 2], "2 queries"),
     ],
 )
