@@ -1,44 +1,56 @@
-"""Run by test_distributed.py under `accelerate launch`: a small training whose losses are then compared."""
+"""Run by test_distributed.py under a launcher of processes: the three trainers as from the command line.
 
+Two things are changed from outside: batch norms stay in evaluation mode, since their statistics over a part of a batch
+are not those of the whole; and each validation example that a process evaluates is noted.
+"""
+
+import importlib
+import json
+import os
 import sys
+from pathlib import Path
 
-import torch
-from huggingface_hub import PyTorchModelHubMixin
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
-from mha_apps.training import Run, Task, TrainingRecipe, fit, seed_everything
+from mha_apps.cli import main
+from mha_apps.training import fit
+
+COMMON = "--steps 50 --validate-steps 1 --device cpu --precision fp32 --debug"
+TRAINERS = {
+    "vit": ("mha_apps.vision.train", "--data digits --batch-size 64 --dim 16 --depth 2 --heads 2 --ema 0.9"),
+    "cnn": ("mha_apps.cnn.train", "--data digits --batch-size 64 --model resnet8 --learning-rate 0.02"),
+    "forecast": (
+        "mha_apps.forecast.trainer",
+        "CSV --dropout 0 --horizon 24 --look-back 72 --dim 8 --heads 2 --layers 1 --patience 1000",
+    ),
+}
 
 
-class Small(nn.Module, PyTorchModelHubMixin):
-    def __init__(self) -> None:
-        super().__init__()
-        self.net = nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Linear(16, 1))
+def noting(seen: list[int], path: Path):
+    """The loop's ``fit``, which notes the validation examples of the run at ``path``."""
 
-    def forward(self, x):
-        return self.net(x)[:, 0]
+    def noted(task, recipe, run):
+        evaluate = task.evaluate
 
+        def evaluated(model, indices):
+            if run.path == path:
+                seen.extend(indices.tolist())
+            return evaluate(model, indices)
 
-def main(out: str) -> None:
-    x = torch.randn(137, 4, generator=torch.Generator().manual_seed(0))
-    y = x.prod(1)
-    seen: list[int] = []
+        task.evaluate = evaluated
+        return fit(task, recipe, run)
 
-    def evaluate(model, indices):
-        seen.extend(indices.tolist())
-        return {"loss": (model(x[100:][indices]) - y[100:][indices]) ** 2, "count": torch.ones(len(indices))}
-
-    recipe = TrainingRecipe(steps=50, batch_size=16, validate_steps=1, ema=0.9, device="cpu", precision="fp32")
-    seed_everything(0)
-    task = Task(
-        model=Small(),
-        examples=100,
-        batch=lambda indices, epoch: (x[indices], y[indices]),
-        loss=lambda model, batch: nn.functional.mse_loss(model(batch[0]), batch[1]),
-        validation_examples=37,
-        evaluate=evaluate,
-    )
-    fit(task, recipe, Run.create(out, recipe, "vit", force=True))
+    return noted
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    out, csv = Path(sys.argv[1]), sys.argv[2]
+    _BatchNorm.train = lambda self, mode=True: nn.Module.train(self, False)
+    for kind, (module, settings) in TRAINERS.items():
+        seen: list[int] = []
+        importlib.import_module(module).fit = noting(seen, out / kind)
+        words = settings.replace("CSV", csv).split() + COMMON.split()
+        code = main([kind, "train", *words, "--out", str(out / kind)])
+        assert code == 0, f"{kind}: exit code {code}"
+        (out / f"{kind}-{os.environ['RANK']}.json").write_text(json.dumps(seen))
