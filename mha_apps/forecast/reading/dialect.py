@@ -14,6 +14,7 @@ from mha_apps.errors import InputError
 from .header import Above, column_names, kind
 
 DELIMITERS = (";", "\t", "|", ",", " ")
+_DIGIT = re.compile(r"\d")
 COMMENT_MARKS = ("#", "//", "%", "!", "*", "'#", '"#')
 
 
@@ -33,6 +34,8 @@ class Dialect:
     comments: list[str] = field(default_factory=list)
     """What stands above the data and is neither names nor units."""
     comment_mark: str | None = None
+    profile: list[str] = field(default_factory=list)
+    """What each column of the data mostly holds: number, time, text or blank."""
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -267,7 +270,7 @@ def _header(lines: Lines, dialect: Dialect, rows: dict[int, list[str]], skip: in
         lines_above.append(Above(i, commented, fields(text, dialect.delimiter, dialect.quote), placed.get(i, "")))
     found = column_names(lines_above, width, profile)
     dialect.names, dialect.units, dialect.header = found.names, found.units, found.line
-    dialect.first = first
+    dialect.first, dialect.profile = first, profile
     dialect.comments = [" ".join(lines.text(i).split()) for i in above if i not in found.lines]
 
 
@@ -296,6 +299,18 @@ def _profile(table: list[list[str]], width: int) -> list[str]:
     return profile
 
 
+def remark_behind(cells: list[str], dialect: Dialect) -> str | None:
+    """What stands behind the last column of a line that is complete without it; None where it is no such line."""
+    row, extra = cells[: dialect.width], [cell for cell in cells[dialect.width :] if cell]
+    if not extra or any(_DIGIT.search(cell) for cell in extra) or len(dialect.profile) < dialect.width:
+        return None
+    fitting = {"number": ("number", "missing", "blank"), "time": ("time",)}
+    for cell, expected in zip(row, dialect.profile, strict=False):
+        if expected in fitting and kind(re.sub(r"[*#†^]$", "", cell[:80])) not in fitting[expected]:
+            return None
+    return " ".join(extra)
+
+
 def _wordy(row: list[str]) -> bool:
     return sum(kind(cell[:80]) == "text" for cell in row) >= 0.6 * sum(bool(cell) for cell in row)
 
@@ -321,4 +336,6 @@ def _is_data(row: list[str], profile: list[str], width: int) -> bool:
         elif expected == "number":
             fitting += found == "number"
             misfit += found in ("text", "time")
+    if "time" not in profile and not fitting > 3 * misfit:
+        return False  # a label and its numbers, as a preface has them
     return fitting > misfit and (len(row) == width or (timed and len(row) >= 0.67 * width))

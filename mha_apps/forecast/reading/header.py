@@ -87,11 +87,12 @@ def _from_block(
 ) -> tuple[Above, list[str], list[str]]:
     """The line that names the columns, their names, and their units."""
     plain = [line for line in block if not _unit_like(line.cells)] or block[:1]
-    unit_line = next((line for line in block if line not in plain), None)
     at = _best_name_row([line.cells for line in plain], times)
     chosen = plain[at]
     names = list(chosen.cells)
     used.add(chosen.index)
+    near = [line for line in block if line not in plain and line.index >= chosen.index - 1]
+    unit_line = near[-1] if near else None
     for lower in plain[at + 1 :]:
         open_names = "" in names[1:] or len(set(names[1:])) < len(names[1:])
         if open_names and len(set(filter(None, lower.cells))) > 1:

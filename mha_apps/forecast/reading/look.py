@@ -80,10 +80,14 @@ class Look:
             if not isinstance(column, pa.Array):
                 self._samples[k] = []
             else:
-                count = len(column)
-                rows = np.unique(
-                    np.concatenate([np.arange(min(count, 60)), np.linspace(0, count - 1, 200).astype(int)])
-                )
+                usable = self.table.account.rows.open  # not the header that comes again, nor empty rows
+                known = np.arange(len(column)) if usable.all() else np.flatnonzero(usable)
+                count = len(known)
+                rows = known[
+                    np.unique(np.concatenate([np.arange(min(count, 60)), np.linspace(0, count - 1, 200).astype(int)]))
+                    if count
+                    else np.zeros(0, dtype=np.int64)
+                ]
                 self._samples[k] = [text for text in column.take(pa.array(rows)).to_pylist() if text]
         return self._samples[k]
 

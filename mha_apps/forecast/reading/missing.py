@@ -121,6 +121,12 @@ class _Evidence:
         )
 
     @property
+    def whole(self) -> bool:
+        """Whether the column holds nothing but nines below zero, as -999; what a sensor gives that is not there."""
+        nines = set(_shown(self.value)) <= set("-9.") and self.value <= -99
+        return bool(nines and np.isinf(self.edge) and len(self.rows) >= 10)
+
+    @property
     def fair(self) -> bool:
         return self.gap > 0 and self.edge > 1.5 * self.usual
 
@@ -168,7 +174,9 @@ def mark_missing(
         found += [e for e in _weigh(k, ordered, hits, groups) if not np.any(kept == e.value)]
     settled = {e.value for e in found if e.strong}
     for evidence in found:
-        if not evidence.strong and not (evidence.value in settled and evidence.fair) and not _shared(evidence, found):
+        carried = (evidence.value in settled and evidence.fair) or _shared(evidence, found)
+        absent = evidence.whole and _others_vary(values, evidence.column)
+        if not evidence.strong and not absent and not carried:
             if (
                 len(evidence.rows) == 1
                 and evidence.edge > 10 * evidence.usual
@@ -183,6 +191,15 @@ def mark_missing(
         ledgers[evidence.column].set_aside(rows, f"sentinel {_shown(evidence.value)}")
         values[evidence.column][rows] = np.nan
     return remarks
+
+
+def _others_vary(values: Sequence[np.ndarray], column: int) -> bool:
+    """Whether another column measures something, so that the station was at work."""
+    for k, other in enumerate(values):
+        finite = other[np.isfinite(other)] if k != column else other[:0]
+        if len(finite) and finite.min() < finite.max():
+            return True
+    return False
 
 
 def _extremes(column: np.ndarray) -> np.ndarray:

@@ -59,6 +59,8 @@ def fits(convention: Convention, text: str) -> bool:
 def is_number(text: str) -> bool:
     """Whether ``text`` is a number in any convention."""
     text = text.strip()
+    if text.endswith("-") and text[:1].isdigit():
+        text = "-" + text[:-1]
     for sign, minus in _MINUS.items():
         text = text.replace(sign, minus)
     return any(pattern.match(text) for pattern in _PATTERNS.values())
@@ -101,6 +103,11 @@ def choose(samples: list[list[str]], *, comma_separated: bool, told: str | None 
         if votes[other] == votes[best] > 0:
             reading = "a decimal comma" if best == COMMA else "thousands"
             note = f"every comma stands before three digits; read as {reading} (--decimal tells)"
+    dotted = [cell for cells in samples for cell in cells if "." in cell and is_number(cell)]
+    if told is None and best == PLAIN and not comma_separated and len(dotted) >= 3:
+        grouped = _PATTERNS[Convention(",", ".")]
+        if all(grouped.match(cell) for cell in dotted):
+            note = "every dot stands before three digits; read as a decimal point (--decimal , takes thousands)"
     return Choice(best, note)
 
 
@@ -220,6 +227,9 @@ def _slowly(
     for sign, minus in _MINUS.items():
         if _has(text, sign):
             text = pc.replace_substring(text, sign, minus)
+    behind = pc.fill_null(pc.match_substring_regex(text, r"^\d[\d.,'’ ]*-$"), False)
+    if pc.any(behind).as_py():  # 5,5- is how some ledgers write -5,5
+        text = pc.if_else(behind, pc.replace_substring_regex(text, r"^(.*)-$", r"-\1"), text)
     if pc.any(pc.equal(text, "")).as_py():
         text = pc.if_else(pc.equal(text, ""), pa.scalar(None, text.type), text)
         ledger.set_aside(text.is_null().to_numpy(zero_copy_only=False), "blank")
@@ -261,10 +271,14 @@ def _slowly(
         else int(np.sum(present & ~mask))
     )
     numeric = int(mask.sum())
-    if not force and (numeric < foreign or (numeric == 0 and foreign > 0)):
+    lone = [word for word in words or {} if not is_missing_word(word) and not re.search(r"\d", word)]
+    by_rule = len(lone) == 1 and foreign == (words or {})[lone[0]] and len(pc.unique(text.filter(pa.array(mask)))) > 2
+    if not force and (numeric == 0 or (numeric < foreign and not by_rule)) and foreign > 0:
         return None
     values = np.full(len(cells), np.nan)
     values[mask] = _cast(_plain(text.filter(pa.array(mask)), convention))
+    if by_rule and numeric < foreign:  # one word and nothing else among numbers, however often
+        ledger.set_aside(present & ~mask & _equal(text, lone[0]), f"marked {lone[0]!r}")
     _name_the_rest(text, present & ~mask, words, ledger)
     return values, " ".join(part for part in unit if part) if unit else None
 
@@ -319,11 +333,14 @@ def _common_unit(sample: list[str]) -> tuple[str, str] | None:
     return unit if any(unit) and count >= 0.8 * (len(sample) - words) else None
 
 
+def _equal(text: pa.Array, word: str) -> np.ndarray:
+    return pc.fill_null(pc.equal(text, word), False).to_numpy(zero_copy_only=False)
+
+
 def _name_the_rest(text: pa.Array, rest: np.ndarray, words: dict[str, int] | None, ledger: Ledger) -> None:
     if words is not None:
         for word in sorted((w for w in words if is_missing_word(w)), key=lambda w: -words[w])[:40]:
-            where = pc.fill_null(pc.equal(text, word), False).to_numpy(zero_copy_only=False)
-            ledger.set_aside(where & rest, f"marked {word!r}" if word else "blank")
+            ledger.set_aside(_equal(text, word) & rest, f"marked {word!r}" if word else "blank")
     infinite = pc.fill_null(pc.match_substring_regex(text, r"(?i)^[+-]?inf(inity)?$"), False)
     ledger.set_aside(infinite.to_numpy(zero_copy_only=False) & rest, "infinite")
     ledger.set_aside(rest, "not a number")

@@ -30,6 +30,7 @@ from .options import ReadOptions
 from .reading import Reading
 from .report import ColumnReport, ReadingReport
 from .series import Block, frame_of, lay
+from .sideways import upright
 from .sources import Readable, Source, gather
 from .table import Table, read_table
 from .timecolumns import find_times
@@ -116,7 +117,7 @@ def _options(options: ReadOptions | None, changes: dict[str, Any]) -> ReadOption
 
 def _read(source: Source, told: ReadOptions) -> Reading:
     """One source up to the instants, the numbers and the sensors of its rows."""
-    table = read_table(source, delimiter=told.delimiter, encoding=told.encoding)
+    table = upright(read_table(source, delimiter=told.delimiter, encoding=told.encoding))
     look = Look(table, told)
     times = with_companions(look, find_times(look))
     account = table.account
@@ -145,7 +146,9 @@ def _read(source: Source, told: ReadOptions) -> Reading:
     if not values:
         names = ", ".join(repr(table.names[k]) for k in remaining[:6]) or "none"
         raise InputError(
-            f"{table.source}, line {int(account.lines[0])}: no column holds numbers (beside the time: {names}); check "
+            f"{table.source}, line {int(account.lines[0])}: no column holds numbers (beside the time: {names}"
+            + ("" if table.header else "; the file names none, so they bear their numbers")
+            + "); check "
             "--delimiter and --decimal, or name columns with --columns"
         )
     codes, labels = _sensors(table, key, account)

@@ -13,7 +13,7 @@ import pyarrow.csv as arrow_csv
 from mha_apps.errors import InputError
 
 from .account import Account
-from .dialect import Dialect, Lines, detect, fields
+from .dialect import Dialect, Lines, detect, fields, remark_behind
 from .sources import Source
 from .text import decode
 
@@ -102,7 +102,7 @@ def _parse(name: str, lines: Lines, dialect: Dialect) -> Table:
     data, delimiter, quote = lines.bytes, ord(dialect.delimiter), dialect.quote
     numbers = np.arange(dialect.first, len(lines))
     starts, ends = lines.starts[numbers], lines.ends[numbers]
-    notes = list(dialect.notes)
+    notes = dialect.notes
 
     quoted = quote is not None and quote.encode() in lines.data
     if quoted:
@@ -136,7 +136,8 @@ def _parse(name: str, lines: Lines, dialect: Dialect) -> Table:
     _rows_that_are_none(account, columns, dialect, lines, starts, ends)
     table = Table(
         name, list(dialect.names), columns, account, list(dialect.units), dialect.comments, dialect.delimiter,
-        header=None if dialect.header is None else int(lines.numbers[dialect.header]), notes=notes,
+        header=None if dialect.header is None else int(lines.numbers[dialect.header]),
+        notes=notes,
         lines={"above the data": dialect.first, "comments": int(comment.sum()), "blank": int(blank.sum())},
     )  # fmt: skip
     _drop_nameless_blanks(table)
@@ -215,6 +216,7 @@ def _assemble(
     bounds = [0, *breaks.tolist(), len(starts)]
     short: list[int] = []
     long: list[int] = []
+    remarks: list[str] = []
     for begin, end in itertools.pairwise(bounds):
         if begin not in odd:
             piece = data[starts[begin] : ends[end - 1]]
@@ -224,6 +226,9 @@ def _assemble(
         cells = fields(text, delimiter, dialect.quote)
         while len(cells) > dialect.width and not cells[-1]:
             cells.pop()
+        if len(cells) > dialect.width and (remark := remark_behind(cells, dialect)) is not None:
+            remarks.append(remark)
+            cells = cells[: dialect.width]
         if len(cells) > dialect.width:
             long.append(begin)
         if len(cells) < dialect.width and not broken[begin]:
@@ -232,6 +237,8 @@ def _assemble(
             cells = []
         cells += [""] * (dialect.width - len(cells))
         pieces.append(delimiter.join(_requoted(cell, delimiter) for cell in cells).encode())
+    if remarks:
+        dialect.notes.append(f"{len(remarks)} rows end in a remark beyond the columns, such as {remarks[0][:30]!r}")
     account.rows.set_aside(broken, "quote never closed")
     account.rows.set_aside(np.array(long, dtype=np.int64), "more fields than columns")
     if lines.cut and short and short[-1] == len(starts) - 1 and ends[-1] >= len(data) - 1:

@@ -17,7 +17,7 @@ from mha_apps.errors import InputError
 
 from .dateorder import date_order
 from .look import Look, Times, named
-from .timenumbers import compact, compact_one, counted, counted_one, years, years_one
+from .timenumbers import compact, compact_one, counted, counted_one, elapsed, years, years_one
 from .timeparts import logger_array, parts_of_time, with_clock
 from .timetext import DAY, NO_OFFSET, TimeText
 from .words import DATE_NAMES, MOMENT_NAMES, PART_NAMES, ZONE_NAMES, ZONE_OFFSETS
@@ -30,7 +30,7 @@ def find_times(look: Look) -> Times:
         InputError: if there is no usable time, or the order of day and month is open.
     """
     table = look.table
-    for attempt in (_told, _frame_times, _text, compact, parts_of_time, counted, logger_array, years):
+    for attempt in (_told, _frame_times, _text, compact, parts_of_time, counted, logger_array, years, elapsed):
         times = attempt(look)
         if times is not None:
             if not times.ok.any():
@@ -51,9 +51,12 @@ def find_times(look: Look) -> Times:
     if counting is not None:
         raise InputError(
             f"{table.source}, line {line}: column {table.names[counting]!r} holds numbers that are no date (a count "
-            "from an unknown start?); add a column with dates, or name another with --time"
+            "from an unknown start?); add a column with dates, name another with --time, or tell how its digits are a "
+            "date with --time-format"
         )
     shown = ", ".join(repr(name) for name in table.names[:6]) + (", ..." if len(table.names) > 6 else "")
+    if table.header is None:
+        shown += "; the file names none, so they bear their numbers"
     raise InputError(
         f"{table.source}, line {line}: no column holds a usable time (columns: {shown}); name it with --time, "
         "and its format with --time-format"

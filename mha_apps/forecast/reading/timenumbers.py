@@ -15,7 +15,7 @@ from mha_apps.errors import InputError
 from .dateorder import evenness
 from .look import Look, Times, named, spelled
 from .timeparts import hhmm, with_clock
-from .timetext import DAY, SECOND, TimeText, civil_days, week_days
+from .timetext import DAY, HOUR, MINUTE, SECOND, TimeText, civil_days, week_days
 from .words import CLOCK_NAMES, DATE_NAMES, MOMENT_NAMES, PART_NAMES, PERIOD_NAMES
 
 EXCEL_DAYS = 25_569
@@ -240,6 +240,62 @@ def counted_one(look: Look, k: int) -> Times | None:
                 wall = (wall + SECOND // 2) // SECOND * SECOND
             return Times([k], wall, ok, f"{look.name(k)!r}, {word}", dateonly=bool(np.all(wall[ok] % DAY == 0)))
     return None
+
+
+_ELAPSED = re.compile(
+    r"(?:x_value|elapsed(?:[\s_]time)?|(?:relative|rel\.|run|test)?[\s_]?time|t|zeit|laufzeit|temps|tiempo|tempo|seconds?|sec|hours)"
+    r"\s*(?:[\[(/,]\s*(?P<unit>ms|milliseconds|s|sec|secs|seconds|sekunden|min|minutes|h|hr|hours|d|days)\.?\s*[\])]?)?",
+    re.I,
+)
+_ELAPSED_UNITS = {"m": MINUTE, "h": HOUR, "d": DAY, "s": SECOND}
+_START = re.compile(r"(?P<label>[^\d]{2,40}?)[\s:=,;]+(?P<when>\d.*)")
+_START_LABELS = re.compile(
+    r"start|begin|date|time|datum|zeit|recorded|acquired|measured|created|aufnahme|messung", re.I
+)
+
+
+def elapsed(look: Look) -> Times | None:
+    """Seconds and their like since a start that the lines above the data state, as instruments write them."""
+    for k in look.columns:
+        column_unit = (look.table.units[k] or "").strip("[]()") if k < len(look.table.units) else ""
+        match = _ELAPSED.fullmatch(look.name(k).strip())
+        unit = match["unit"] or column_unit if match else ""
+        if match and not unit and look.name(k).lower() in ("x_value", "seconds", "sec"):
+            unit = "s"
+        if not unit or not look.numeric(k):
+            continue
+        size = 1000 if unit.lower().startswith(("ms", "mil")) else _ELAPSED_UNITS.get(unit[0].lower(), 0)
+        values = look.floats(k)
+        ok = np.isfinite(values) & (np.abs(values) < 1e12)
+        start = _stated_start(look.table.comments)
+        if start is None or not size or ok.sum() < 2 or np.mean(np.diff(values[ok]) > 0) < 0.98:
+            continue
+        wall = start[0] + np.round(np.where(ok, values, 0) * size).astype(np.int64)
+        times = Times([k], np.where(ok, wall, 0), ok, f"{look.name(k)!r}, counted from {start[1]!r}")
+        times.notes.append(f"times are counted from the start that stands above the data: {start[1]!r}")
+        return times
+    return None
+
+
+def _stated_start(comments: list[str]) -> tuple[int, str] | None:
+    """The start that a line states, or a line with its date and one with its clock; and what these lines say."""
+    date: tuple[int, str] | None = None
+    for line in comments:
+        match = _START.match(line.strip().strip("#;,\"' "))
+        if match is None or not _START_LABELS.search(match["label"]):
+            continue
+        words = re.split(r"[,;\t\"]", match["when"])[0].split()
+        for end in range(len(words), 0, -1):
+            when = TimeText(pa.array([" ".join(words[:end])]))
+            found = when.instants("dmy")
+            if found.ok[0] and when.share(dated=True, clock=True) and found.offset is None:
+                return int(found.wall[0]), line
+            if found.ok[0] and when.share(dated=True) and date is None:
+                date = int(found.wall[0]), line
+            clock = TimeText(pa.array([words[0]]), clocks=True)
+            if date is not None and clock.share(dated=False, clock=True):
+                return date[0] + int(clock.instants().wall[0]), f"{date[1]}, {line}"
+    return date
 
 
 def years(look: Look) -> Times | None:
