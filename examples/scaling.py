@@ -17,6 +17,8 @@ from mha_apps.attention import MultiHeadAttention
 SIZES = (16, 64, 256, 1024)
 KEYS, DIM, VALUES, STEPS = 32, 64, 16, 200
 
+Case = tuple[int, bool]  # head_dim, and whether scores are divided by its root
+
 
 def softmax_at(head_dim: int, divide: bool) -> tuple[float, float, float]:
     """Variance of the scores, mean largest weight, and mean norm of softmax's gradient."""
@@ -71,7 +73,14 @@ def main(out: Path = PICTURES / "scaling.png", seed: int = 0) -> dict[str, float
     curves = {(size, divide): learn(size, divide, seed) for size in SIZES for divide in (True, False)}
     end = {case: sum(losses[-20:]) / 20 for case, losses in curves.items()}
     table(
-        ["head_dim", "divided", "variance of scores", "largest weight", "norm of the gradient", "unexplained at the end"],
+        [
+            "head_dim",
+            "divided",
+            "variance of scores",
+            "largest weight",
+            "norm of the gradient",
+            "unexplained at the end",
+        ],
         [(size, "yes" if divide else "no", *found[size, divide], end[size, divide]) for size, divide in found],
     )
     draw(found, curves, out)
@@ -89,15 +98,16 @@ def main(out: Path = PICTURES / "scaling.png", seed: int = 0) -> dict[str, float
     }  # fmt: skip
 
 
-def draw(found: dict[tuple[int, bool], tuple[float, ...]], curves: dict[tuple[int, bool], list[float]], out: Path) -> None:
+def draw(found: dict[Case, tuple[float, ...]], curves: dict[Case, list[float]], out: Path) -> None:
     picture, (left, right) = figure(1, 2, height=3.4)
     for divide, colour, name in ((True, BLUE, "divided"), (False, ORANGE, "undivided")):
-        left.plot(SIZES, [found[size, divide][2] for size in SIZES], "o-", color=colour, label=f"gradient, {name}")
-        left.plot(SIZES, [found[size, divide][1] for size in SIZES], "s--", color=colour, label=f"largest weight, {name}")
-    left.set(xlabel="head_dim", ylabel="largest weight; norm of the gradient", ylim=(0, 1), title="softmax over 32 keys")
+        for number, style, what in ((2, "o-", "gradient's norm"), (1, "s--", "largest weight")):
+            numbers = [found[size, divide][number] for size in SIZES]
+            left.plot(SIZES, numbers, style, color=colour, label=f"{what}, {name}")
+    left.set(xlabel="head_dim", ylabel="mean over 1,000 queries", ylim=(0, 1), title=f"softmax over {KEYS} keys")
     left.set_xscale("log", base=2)
     left.set_xticks(SIZES, SIZES)
-    left.legend(loc="upper left", bbox_to_anchor=(0, 0.85))
+    left.legend(loc="center right", bbox_to_anchor=(1, 0.45))
     for size, colour in zip(SIZES, COLOURS, strict=False):
         for divide in (True, False):
             smooth = torch.tensor(curves[size, divide]).unfold(0, 10, 10).mean(dim=1)
