@@ -42,6 +42,26 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(tmp_path, harm):
     assert str(newest) in damaged[0]
 
 
+def test_a_bit_flipped_anywhere_is_seen(tmp_path):
+    checkpoint.save(tmp_path, 1, state(1))
+    newest = checkpoint.save(tmp_path, 2, state(2))
+    whole = newest.read_bytes()
+    places = [*range(0, len(whole), len(whole) // 100), len(whole) - 1]
+    for place in places:
+        newest.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << place % 8]) + whole[place + 1 :])
+        assert checkpoint.load(tmp_path)[0]["progress"]["step"] == 1
+    newest.write_bytes(whole)
+    assert checkpoint.load(tmp_path)[0]["progress"]["step"] == 2
+
+
+def test_a_checkpoint_that_cannot_be_read_is_passed_over(tmp_path):
+    checkpoint.save(tmp_path, 1, state(1))
+    (tmp_path / f"{2:09d}-{'0' * 16}.pt").mkdir()  # reading it is an error of the operating system
+    found, damaged = checkpoint.load(tmp_path)
+    assert found["progress"]["step"] == 1
+    assert "cannot be read" in damaged[0]
+
+
 def test_when_every_checkpoint_is_damaged_one_line_says_so(tmp_path):
     checkpoint.save(tmp_path / "last", 1, state(1)).write_bytes(b"")
     with pytest.raises(InputError, match="every checkpoint is damaged"):
