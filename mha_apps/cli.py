@@ -299,13 +299,11 @@ class ForecastBenchmark(Verb):
     """The public protocol: 12, 4 and 4 months, every test window, at 96 to 720 steps."""
 
     recipe: Annotated[ForecastRecipe, tyro.conf.arg(name="")]
-    trees: bool = True
-    """Fit gradient-boosted trees too, to compare with."""
 
     def run(self) -> Answer:
         from mha_apps.forecast import benchmark
 
-        return _facts(benchmark(self.recipe.csv, recipe=self.recipe, trees=self.trees))
+        return _facts(benchmark(self.recipe.csv, recipe=self.recipe, trees=self.recipe.trees))
 
 
 # cnn -------------------------------------------------------------------------------------------------------------

@@ -53,7 +53,8 @@ def benchmark(
         recipe: how to train; its horizon and shares of rows are those of the protocol instead.
         horizons: steps ahead; one model is trained for the longest, and shorter ones are its first steps.
         months: of 30 days, for training, validation and test.
-        trees: fit the tree baseline too; it is scored on every 16th window, for the time that it takes.
+        trees: fit the tree baseline too, whether or not they are a component; it is scored on every 16th window, for
+            the time that it takes.
 
     Returns:
         JSON-able: ``average`` and ``horizons`` with ``mse`` and ``mae``, the same of every baseline and part, the

@@ -9,6 +9,7 @@ from mha_apps.training.device import autocast
 
 from .inputs import Inputs
 from .model import ForecastModel
+from .stack import Blend
 
 __all__ = ["forecast_origins"]
 
@@ -24,7 +25,7 @@ def forecast_origins(
     device: torch.device | None = None,
     precision: str = "fp32",
 ) -> tuple[Tensor, Tensor]:
-    """Forecasts of every series at ``origins`` (int64), in standardised units.
+    """Forecasts of every series at ``origins`` (int64), in standardised units: the model's, blended with the others.
 
     Returns:
         The forecasts ``(origins, series, horizon, 6)`` float32 and the targets ``(origins, series, horizon)``, NaN
@@ -33,6 +34,7 @@ def forecast_origins(
     model.eval()
     device = device or next(model.parameters()).device
     windows = inputs.windows
+    blend = Blend.from_tensors(model.artifacts, period=model.period, trailing=model.trailing)
     forecast = torch.empty(len(origins), windows.series, windows.horizon, 6)
     target = torch.empty(len(origins), windows.series, windows.horizon)
     for number, group in enumerate(inputs.groups):
@@ -43,7 +45,10 @@ def forecast_origins(
                 output = model({name: value.to(device) for name, value in batch.items()})
             here = slice(done, done + len(part))
             level = batch["level"]
-            forecast[here, group] = output.float().cpu() + level.unsqueeze(-1)
+            found = output.float().cpu() + level.unsqueeze(-1)
+            if blend is not None:
+                found += blend.shift(inputs, found[..., 0], part, group, model.period).unsqueeze(-1)
+            forecast[here, group] = found
             known = batch["weight"] > 0
             target[here, group] = torch.where(known, batch["target"] + level, torch.nan)
             done += len(part)

@@ -35,6 +35,7 @@ class Forecaster(BaseEstimator):
         horizon: rows to forecast.
         look_back: rows of the past that a forecast sees; from the data when None.
         attention: train the attention path; without it fitting takes seconds.
+        trees: try gradient-boosted trees as a component of the forecast.
         channels: let the series help each other.
         holdout: share of the rows, at the end, on which :meth:`backtest` scores.
         validation, calibration: shares of the rows for the choices and for the intervals.
@@ -57,6 +58,7 @@ class Forecaster(BaseEstimator):
         horizon: int = 48,
         look_back: int | None = None,
         attention: bool = True,
+        trees: bool = True,
         channels: bool = True,
         holdout: float = 0.2,
         validation: float = 0.1,
@@ -74,6 +76,7 @@ class Forecaster(BaseEstimator):
         self.horizon = horizon
         self.look_back = look_back
         self.attention = attention
+        self.trees = trees
         self.channels = channels
         self.holdout = holdout
         self.validation = validation

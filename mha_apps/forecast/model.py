@@ -256,6 +256,8 @@ class ForecastModel(nn.Module, PyTorchModelHubMixin):
 
     def _assemble(self, linear: Tensor, scale: Tensor, local: Tensor, correction: Tensor | None) -> Tensor:
         base = self.spread * scale.unsqueeze(-1)  # (batch, channels, horizon, 5)
+        if correction is not None:
+            correction = self.attention_weight * correction
         if correction is None:
             point, median, gaps = linear, linear + base[..., 0], base[..., 1:]
         else:
@@ -339,6 +341,8 @@ class ForecastModel(nn.Module, PyTorchModelHubMixin):
             shapes |= {"cross_mean": (features,), "cross_weights": (features, series, horizon)}
         if "reversion" in self.artifacts:
             shapes["reversion"] = (horizon,)
+        if "blend" in self.artifacts:
+            shapes["blend"] = (series + 1, None, 2)
         for name, shape in shapes.items():
             if name not in self.artifacts:
                 raise ValueError(f"artifacts.safetensors holds no {name}")

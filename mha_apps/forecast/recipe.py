@@ -21,7 +21,7 @@ MOST_WEIGHTS = 500_000_000
 class ForecastRecipe(ReadOptions, TrainingRecipe):
     """Train a forecaster on the sensors of one CSV.
 
-    On the embedded sample (four instruments, 8,730 hours, two CPU cores) the defaults take about half a minute.
+    On the embedded sample (four instruments, 8,730 hours, two CPU cores) the defaults take about a minute.
     """
 
     default_budget: ClassVar[tuple[str, float]] = ("steps", 300)
@@ -54,6 +54,8 @@ class ForecastRecipe(ReadOptions, TrainingRecipe):
     """Attention paths that are averaged."""
     refit: bool = True
     """Fit again on every row, the held-out ones too, once everything is chosen; `backtest` uses the model before."""
+    trees: bool = True
+    """Try gradient-boosted trees as a component of the forecast."""
     attention: bool = True
     """Train the attention path; without it the forecast is the linear one."""
 

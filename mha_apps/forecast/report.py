@@ -79,6 +79,14 @@ def _components(summary: dict[str, Any]) -> pd.DataFrame:
     for block in summary["linear"].get("cross", []):
         name = f"other channels, steps {block['steps'][0]} to {block['steps'][1]}"
         rows[name], kept[name] = list(block["gains"]), "yes" if block["kept"] else "no"
+    reversion = summary["linear"].get("reversion")
+    if reversion is not None:
+        rows["return to the mean"] = list(reversion["gains"])
+        kept["return to the mean"] = "yes" if reversion["kept"] else "no"
+    for component, verdict in summary.get("blend", {}).items():
+        name = component.replace("_", " ")
+        rows[name] = list(verdict["gains"])
+        kept[name] = f"{verdict['weight']:.0%}" if verdict["kept"] else "no"
     attention = summary.get("attention")
     if attention is not None:
         rows["attention"] = list(attention.get("gains", [attention["relative_gain"]]))

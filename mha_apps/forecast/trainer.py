@@ -36,6 +36,7 @@ from .reading import ReadOptions, read_sensor_csv
 from .recipe import ForecastRecipe
 from .sample import locate, resolve
 from .selection import judge, rolling_folds
+from .stack import Blend, fit_blend, fit_trees
 from .windows import Scaler, Windows
 
 __all__ = ["load_frame", "train"]
@@ -146,6 +147,7 @@ def refit(
     values = (frame.to_numpy(dtype=np.float64) - model.artifacts["mean"].numpy()) / model.artifacts["scale"].numpy()
     windows = Windows(values, look_back=model.look_back, horizon=model.horizon)
     model.artifacts |= refit_linear(windows, whole_plan, facts["linear"]).tensors()
+    refit_blend(model, frame, whole_plan, recipe.seed)
     model.artifacts["known_until"] = torch.tensor(frame.index[-1].as_unit("ns").value, dtype=torch.int64)
     if not bool(model.attention_weight):
         return
@@ -154,7 +156,10 @@ def refit(
     recipe = replace(
         recipe, steps=steps, epochs=None, minutes=None, patience=None, validate_steps=steps, seed=recipe.seed + 1
     )
+    weight = float(model.attention_weight)
+    model.attention_weight.fill_(1.0)  # the network learns the whole of what is left over
     _fit_aside(make_task(model, make_inputs(model, frame), whole_plan, recipe), recipe, run)
+    model.attention_weight.fill_(weight)
     model.cpu()
 
 
@@ -227,36 +232,68 @@ def learn(
     summary = fit(make_task(model, inputs, plan, recipe), recipe, run)
     chosen = select(model, inputs, plan)
     if chosen["kept"]:
-        chosen |= confirm(frame, plan, recipe, run, steps=int(summary["steps"]), gain=chosen["relative_gain"])
-        model.attention_weight.fill_(float(chosen["kept"]))
+        gain, weight = chosen["relative_gain"], chosen["weight"]
+        steps = int(summary["steps"])
+        chosen |= confirm(frame, plan, recipe, run, steps=steps, gain=gain, weight=weight, like=model)
+        model.attention_weight.fill_(chosen["weight"] if chosen["kept"] else 0.0)
     facts["attention"] = chosen
     return model, facts, summary
 
 
 def confirm(
-    frame: pd.DataFrame, plan: Plan, recipe: ForecastRecipe, run: Run, *, steps: int, gain: float
+    frame: pd.DataFrame,
+    plan: Plan,
+    recipe: ForecastRecipe,
+    run: Run,
+    *,
+    steps: int,
+    gain: float,
+    weight: float,
+    like: ForecastModel,
 ) -> dict[str, Any]:
-    """Train the attention path on rolling folds too: what validation liked counts only if it helps there as well."""
+    """Train the attention path on rolling folds too: what validation liked counts only if it helps there as well.
+
+    Its weight is the mean of the best ones on the folds and on validation. ``like`` is the model whose gain and
+    weight on validation are given.
+    """
     recipe = replace(recipe, steps=steps, epochs=None, minutes=None)
-    gains = []
+    gains, weights = [], [weight]
     for train_block, scored in rolling_folds(plan.train, folds=FOLDS, horizon=recipe.horizon):
         part = replace(plan, train=train_block, validation=scored)
         rows = frame.iloc[: scored[1]]
-        model, _ = build(rows, part, recipe)
+        model, _ = build(rows, part, recipe, like=like)
         inputs = make_inputs(model, rows)
         _fit_aside(make_task(model, inputs, part, recipe), recipe, run)
-        gains.append(select(model, inputs, part)["relative_gain"])
+        found = select(model, inputs, part)
+        gains.append(found["relative_gain"])
+        weights.append(found["weight"])
     verdict = judge([*gains, gain])
-    return {"kept": verdict.kept, "gains": list(verdict.gains), "gain_error": verdict.standard_error}
+    weight = sum(weights) / len(weights)
+    return {"kept": verdict.kept, "gains": list(verdict.gains), "gain_error": verdict.standard_error, "weight": weight}
 
 
-def build(frame: pd.DataFrame, plan: Plan, recipe: ForecastRecipe) -> tuple[ForecastModel, dict[str, Any]]:
-    """The model before any gradient: scaler and linear path from the training rows, spreads from validation.
+def blend_of(model: ForecastModel) -> Blend | None:
+    """The blend that ``model`` holds."""
+    return Blend.from_tensors(model.artifacts, period=model.period, trailing=model.trailing)
+
+
+def refit_blend(model: ForecastModel, frame: pd.DataFrame, plan: Plan, seed: int) -> None:
+    """Grow the trees of the model's blend anew on the training rows of ``plan``; the weights stay."""
+    blend = blend_of(model)
+    if blend is not None and blend.trees is not None:
+        model.artifacts |= fit_trees(make_inputs(model, frame), plan, seed).tensors()
+
+
+def build(
+    frame: pd.DataFrame, plan: Plan, recipe: ForecastRecipe, *, like: ForecastModel | None = None
+) -> tuple[ForecastModel, dict[str, Any]]:
+    """The model before any gradient: scaler, linear path and blend from the training rows, spreads from validation.
 
     Args:
         frame: the rows before the test block.
         plan: the plan of the whole table.
         recipe: sizes of the attention path.
+        like: a model whose weights of the blend are taken over; they are found on rolling folds when None.
 
     Returns:
         The model and what is worth recording about it.
@@ -292,6 +329,14 @@ def build(frame: pd.DataFrame, plan: Plan, recipe: ForecastRecipe) -> tuple[Fore
         "known_until": torch.tensor(index[-1].as_unit("ns").value, dtype=torch.int64),
     }
     inputs = make_inputs(model, frame)
+    blended: dict[str, Any] = {}
+    if like is None:
+        blend, blended = fit_blend(inputs, plan, chosen, trees=recipe.trees, seed=recipe.seed)
+    else:
+        blend = blend_of(like)
+    model.artifacts |= blend.tensors() if blend is not None else {}
+    if like is not None:
+        refit_blend(model, frame, plan, recipe.seed)
     model.attention_weight.zero_()
     forecast, target = forecast_origins(model, inputs, thin(whole(plan.validation, 1), windows.series, 20_000))
     model.attention_weight.fill_(1.0)
@@ -300,6 +345,7 @@ def build(frame: pd.DataFrame, plan: Plan, recipe: ForecastRecipe) -> tuple[Fore
         "plan": asdict(plan),
         "series": list(model.series),
         "linear": chosen,
+        "blend": blended,
     }
     return model, facts
 
@@ -433,8 +479,12 @@ def select(model: ForecastModel, inputs: Inputs, plan: Plan) -> dict[str, Any]:
     for weight in (0.0, 1.0):
         model.attention_weight.fill_(weight)
         forecast, target = forecast_origins(model, inputs, origins, device=device)
-        both.append((forecast[..., 0] - target).abs())
+        both.append(forecast[..., 0] - target)
     known = torch.isfinite(both[0])
+    # The weight that would have been best: how much of the correction the error of the linear path holds.
+    change = torch.where(known, both[1] - both[0], 0.0).double()
+    fitting = float(-(change * torch.where(known, both[0], 0.0)).sum() / change.square().sum().clamp_min(1e-12))
+    both = [gap.abs() for gap in both]
     gain = torch.where(known, both[0] - both[1], 0.0)
     block = (origins - origins[0]) // max(model.horizon, model.period)
     means = torch.stack([gain[block == b].sum() / known[block == b].sum().clamp_min(1) for b in block.unique()])
@@ -450,6 +500,7 @@ def select(model: ForecastModel, inputs: Inputs, plan: Plan) -> dict[str, Any]:
         "standard_error": error,
         "blocks": len(means),
         "relative_gain": mean / linear if linear else 0.0,
+        "weight": min(max(fitting, 0.0), 1.0),
     }
 
 

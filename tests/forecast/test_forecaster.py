@@ -10,7 +10,7 @@ from mha_apps.errors import InputError
 from mha_apps.forecast import Forecaster
 from mha_apps.forecast.forecaster import to_wide
 
-SMALL = {"horizon": 5, "steps": 8, "dim": 8, "heads": 2, "layers": 1}
+SMALL = {"horizon": 5, "steps": 8, "dim": 8, "heads": 2, "layers": 1, "trees": False}
 
 
 def frame_of(rows=400, seed=0, zone=None):

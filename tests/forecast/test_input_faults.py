@@ -14,9 +14,18 @@ from mha_apps.forecast.plot import safe_names
 from mha_apps.forecast.sample import locate
 from mha_apps.training import Interrupted, Run
 
-SMALL = {"horizon": 6, "steps": 6, "validate_steps": 6, "dim": 8, "heads": 2, "layers": 1, "batch_size": 8}
+SMALL = {
+    "horizon": 6,
+    "steps": 6,
+    "validate_steps": 6,
+    "dim": 8,
+    "heads": 2,
+    "layers": 1,
+    "batch_size": 8,
+    "trees": False,
+}
 LINEAR = SMALL | {"attention": False}
-LINEAR_PARAMETERS = {"horizon": 6, "attention": False}
+LINEAR_PARAMETERS = {"horizon": 6, "attention": False, "trees": False}
 LONG_NAME = "t" * 300
 
 
@@ -95,7 +104,7 @@ def test_an_interruption_while_a_choice_is_confirmed_names_the_run_and_leaves_no
         return whole(task, recipe, run)
 
     monkeypatch.setattr(trainer, "fit", fit)
-    monkeypatch.setattr(trainer, "select", lambda *_: {"kept": True, "relative_gain": 0.1})
+    monkeypatch.setattr(trainer, "select", lambda *_: {"kept": True, "relative_gain": 0.1, "weight": 0.5})
     with pytest.raises(Interrupted) as caught:
         train(ForecastRecipe(csv=str(folder / "plant.csv"), **SMALL), out=out)
     assert str(out) in str(caught.value)

@@ -13,7 +13,16 @@ from mha_apps.errors import InputError
 from mha_apps.forecast import Forecaster, ForecastRecipe, backtest, predict, train
 from mha_apps.forecast.sample import resolve
 
-SMALL = {"horizon": 6, "steps": 12, "validate_steps": 6, "dim": 8, "heads": 2, "layers": 1, "batch_size": 8}
+SMALL = {
+    "horizon": 6,
+    "steps": 12,
+    "validate_steps": 6,
+    "dim": 8,
+    "heads": 2,
+    "layers": 1,
+    "batch_size": 8,
+    "trees": False,
+}
 
 
 def series(rows=500, seed=0):
