@@ -31,7 +31,10 @@ def main(out: Path = PICTURES / "core_elsewhere.png", seed: int = 0, weights: Pa
             difference = float((model(x) - before).abs().max())
         rows.append((name, len(replaced), difference, str(tuple(maps[0].shape))))
     table(["model", "replaced", "largest difference", "a map: batch, heads, query, key"], rows)
-    save(plot_attention(maps, title="nn.TransformerEncoder (untrained): attention of each layer and head"), out)
+    picture = plot_attention(maps, title="nn.TransformerEncoder (untrained): attention of each layer and head")
+    picture.supxlabel("key, token")
+    picture.supylabel("query, token")
+    save(picture, out)
     worst = max(row[2] for row in rows)
     print(f"{sum(row[1] for row in rows)} attention modules were replaced; outputs differ by {worst:.0e} at most.")
     return {"replaced": sum(row[1] for row in rows), "difference": worst}

@@ -98,8 +98,8 @@ def main(out: Path = PICTURES / "little_data.png", seed: int = 0, data: str | No
     draw(accuracy, "digits moved about" if data is None else Path(data).name, out)
     vit, stem, cnn = accuracy.values()
     print(
-        f"With {COUNTS[0]} images the CNN names {cnn[0]:.0%} of the test rightly, the ViT {vit[0]:.0%} and the ViT with "
-        f"a convolutional stem {stem[0]:.0%}; with {COUNTS[-1]:,} they are at {cnn[-1]:.0%}, {vit[-1]:.0%} and "
+        f"With {COUNTS[0]} images the CNN names {cnn[0]:.0%} of the test rightly, the ViT {vit[0]:.0%} and the ViT "
+        f"with a convolutional stem {stem[0]:.0%}; with {COUNTS[-1]:,} they are at {cnn[-1]:.0%}, {vit[-1]:.0%} and "
         f"{stem[-1]:.0%}."
     )
     return {

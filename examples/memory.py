@@ -96,7 +96,7 @@ def main(out: Path = PICTURES / "memory.png", seed: int = 0) -> dict[str, float]
 
 
 def draw(measured: dict[str, list[tuple[float, float]]], matrix: list[float], out: Path) -> None:
-    picture, axes = figure(1, 2, height=3.4)
+    picture, axes = figure(1, 2, height=3.8)
     for ax, column, label in zip(axes, (0, 1), ("peak memory, MiB", "processor time, ms"), strict=True):
         for colour, marker, (name, points) in zip(COLOURS, "osv^", measured.items(), strict=False):
             ax.plot(LENGTHS, [point[column] for point in points], marker=marker, color=colour, label=name)
@@ -104,9 +104,10 @@ def draw(measured: dict[str, list[tuple[float, float]]], matrix: list[float], ou
         ax.set_yscale("log")
         ax.set_xticks(LENGTHS, LENGTHS)
         ax.yaxis.set_major_formatter("{x:g}")
+        ax.yaxis.set_minor_formatter("")
         ax.set(xlabel="length, tokens", ylabel=label)
     axes[0].plot(LENGTHS, matrix, color="0.5", ls="--", label="one matrix: heads × length² × 4 bytes")
-    axes[0].legend(fontsize=8)
+    picture.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
     picture.suptitle(f"attention forward and backward, {HEADS} heads of {HEAD_DIM}, float32", fontsize=10)
     save(picture, out)
 

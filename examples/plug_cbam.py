@@ -24,7 +24,10 @@ def main(
         same = torch.equal(network(x), plug(network, "cbam", example=x)(x))  # the identity start: equal to the bit
         gated = train(CnnRecipe(gate="cbam", weights=str(plain), **options), out=Path(folder) / "gated")
         before, after = (evaluate(which)["top1"] for which in (plain, gated.path))
-        save(plot_gates(gated.model(GatedCNN), images.images[:3], [images.classes[i] for i in images.labels[:3]]), out)
+        save(
+            plot_gates(gated.model(GatedCNN), images.images[:3], labels=[images.classes[i] for i in images.labels[:3]]),
+            out,
+        )
     table(["network", "accuracy"], [("without gates", before), ("CBAM, trained on", after)])
     print(f"CBAM leaves the outputs {'equal to the bit' if same else 'changed'}; {before:.1%} became {after:.1%}.")
     return {"same": float(same), "before": before, "after": after}

@@ -138,7 +138,7 @@ def draw(accuracy: dict[str, dict[int, float]], out: Path) -> None:
     for colour, marker, (way, found) in zip(COLOURS, "osv^DPX", accuracy.items(), strict=True):
         right.plot(LENGTHS, list(found.values()), marker=marker, color=colour, label=way)
     right.axvline(TRAINED, color="0.5", ls="--", lw=1)
-    right.text(TRAINED * 1.03, 0.02, "trained length", color="0.4")
+    right.text(TRAINED * 1.03, 0.02, "trained length; learned ones end here", color="0.4")
     right.set(xlabel="length, tokens", ylabel="accuracy", ylim=(0, 1.03), title=f"naming the token {BACK} places back")
     right.set_xscale("log", base=2)
     right.set_xticks(LENGTHS, LENGTHS)

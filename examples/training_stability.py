@@ -1,9 +1,10 @@
 """Where the norm stands decides how deep one can train without care, and where dropout stands what it does.
 
 Post-norm, as in Vaswani et al. 2017, normalizes the sum of a branch and its input; pre-norm normalizes the input of
-the branch and leaves a straight way through. Xiong et al. 2020 show that at the start post-norm's gradients are large
-in the last layers and small in the first, and that warm-up is what makes up for it. Look at the left panel for the
-gradients before any training, and at the middle one for where each depth ends with warm-up and without.
+the branch and leaves a straight way through. At the start the last block's gradient is larger with post-norm by about
+the root of the depth (Xiong et al. 2020, theorem 1), too large for a full learning rate, which is why post-norm needs
+warm-up and pre-norm does not. Look at the left panel for the gradients before any training, and at the middle one for
+where each depth ends with warm-up and without.
 
 Dropout on the attention weights leaves the expected output what it was, and so does dropout on the output. On queries
 and keys it does not: it changes the scores, and softmax of a noisy score is not on average the softmax of the score.
@@ -71,15 +72,15 @@ def dropout_at(place: str, rate: float, seed: int, draws: int = 4000) -> tuple[f
 
 def main(out: Path = PICTURES / "training_stability.png", seed: int = 0) -> dict[str, float]:
     gradients = {norm: gradients_at_start(norm, seed) for norm in ("pre", "post")}
-    ratios = {norm: found[-1] / found[0] for norm, found in gradients.items()}
+    ratio = gradients["post"][-1] / gradients["pre"][-1]
     losses = {
         (norm, warmup): [learn(depth, norm, warmup, seed) for depth in DEPTHS]
         for norm in ("pre", "post")
         for warmup in (0.3, 0.0)
     }
     table(
-        ["norm", "warm-up", *(f"loss at depth {depth}" for depth in DEPTHS), "gradient, last over first block"],
-        [(norm, f"{warmup:.0%}", *found, ratios[norm]) for (norm, warmup), found in losses.items()],
+        ["norm", "warm-up", *(f"loss at depth {depth}" for depth in DEPTHS), "gradient of the last block"],
+        [(norm, f"{warmup:.0%}", *found, gradients[norm][-1]) for (norm, warmup), found in losses.items()],
     )
     places, rate = ("weights", "output", "queries and keys"), 0.1
     dropped = {place: dropout_at(place, rate, seed) for place in places}
@@ -87,14 +88,14 @@ def main(out: Path = PICTURES / "training_stability.png", seed: int = 0) -> dict
     draw(gradients, losses, dropped, out)
     deepest = {case: found[-1] for case, found in losses.items()}
     print(
-        f"At depth {DEPTHS[-1]} the last block's gradient is {ratios['post']:.1f} times the first's with post-norm and "
-        f"{ratios['pre']:.1f} times with pre-norm; after {STEPS} steps pre-norm is at a loss of "
+        f"At depth {DEPTHS[-1]} the last block's gradient is at first {ratio:.1f} times as large with post-norm "
+        f"as with pre-norm (root of the depth: {DEPTHS[-1] ** 0.5:.1f}); after {STEPS} steps pre-norm is at a loss of "
         f"{deepest['pre', 0.0]:.2f} without warm-up and {deepest['pre', 0.3]:.2f} with it, post-norm at "
         f"{deepest['post', 0.0]:.2f} and {deepest['post', 0.3]:.2f}; dropout of {rate} on queries and keys shifts the "
         f"mean output by {dropped['queries and keys'][0]:.1%}, on the weights by {dropped['weights'][0]:.1%}."
     )
     return {
-        "gradient_pre": ratios["pre"], "gradient_post": ratios["post"],
+        "gradient": ratio,
         **{f"{norm}_{'warm' if warmup else 'cold'}": loss for (norm, warmup), loss in deepest.items()},
         **{f"shift_{place}": shift for place, (shift, _) in dropped.items()},
     }  # fmt: skip
@@ -110,15 +111,18 @@ def draw(
     colours = {"pre": BLUE, "post": ORANGE}
     for norm, found in gradients.items():
         left.plot(range(1, len(found) + 1), found, "o-", color=colours[norm], label=f"{norm}-norm")
-    left.set(xlabel="block", ylabel="norm of the gradient", yscale="log", title="before the first step")
+    left.set(
+        xlabel="block", ylabel="norm of the gradient", yscale="log", title="before the first step", xticks=[1, 6, 12]
+    )
+    left.yaxis.set_minor_formatter("{x:.1f}")
     left.legend()
     for (norm, warmup), found in losses.items():
         label = f"{norm}-norm, {'warm-up' if warmup else 'no warm-up'}"
         middle.plot(DEPTHS, found, "o-" if warmup else "s:", color=colours[norm], label=label)
     middle.axhline(torch.tensor(TOKENS).log(), color="0.5", ls="--", lw=1)
-    middle.text(DEPTHS[-1], 2.1, "guessing", ha="right", color="0.4")
+    middle.text(DEPTHS[0], 2.11, "guessing", color="0.4")
     middle.set(xlabel="blocks", ylabel="loss, nats", ylim=(0, 2.4), title=f"after {STEPS} steps", xticks=DEPTHS)
-    middle.legend(fontsize=7, loc="center right")
+    middle.legend(fontsize=7, loc="upper left", bbox_to_anchor=(0, 0.86))
     for row, (colour, (shift, _)) in enumerate(zip((BLUE, GREEN, COLOURS[3]), dropped.values(), strict=True)):
         right.bar(row, 100 * shift, color=colour)
         right.text(row, 100 * shift, f"{shift:.1%}", ha="center", va="bottom")
