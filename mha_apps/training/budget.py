@@ -14,7 +14,7 @@ from mha_apps.training import processes
 VALIDATION_SHARE = 0.05  # most of a budget in minutes that one validation may take
 LEAST_VALIDATION = 200
 # Of a budget in minutes, kept free beside what was timed: the process's own end, and a machine that others use too.
-SPARE = 0.005
+SPARE = 0.01
 
 
 class Budget:

@@ -134,8 +134,18 @@ def curves(records: list[dict[str, Any]], title: str = "") -> Figure:
     return figure
 
 
-def write_report(run: Run, sections: Callable[[Report], object] | None = None) -> Path:
-    """``report.html`` of a run: its curves, what ``sections`` adds, its summary and its recipe."""
+def write_report(
+    run: Run,
+    sections: Callable[[Report], object] | None = None,
+    records: list[dict[str, Any]] | None = None,
+) -> Path:
+    """``report.html`` of a run: its curves, what ``sections`` adds, its summary and its recipe.
+
+    Args:
+        run: the run, whose folder also gets ``plots/curves.png``.
+        sections: adds an application's own part.
+        records: what the curves show; the run's metrics when None.
+    """
     import pandas as pd
 
     def table(facts: dict[str, Any]) -> pd.DataFrame:
@@ -143,7 +153,7 @@ def write_report(run: Run, sections: Callable[[Report], object] | None = None) -
 
     report = Report(f"{run.kind}: {run.path.name}")
     caption = "What the loss and the metrics did; the best validation selects the weights."
-    report.figure(curves(run.metrics()), caption, save=run.plots_dir / "curves.png")
+    report.figure(curves(run.metrics() if records is None else records), caption, save=run.plots_dir / "curves.png")
     if sections is not None:
         sections(report)
     report.heading("Summary").table(table(run.summary()))
