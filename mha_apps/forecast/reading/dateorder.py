@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+import time
 
 import numpy as np
 
 from mha_apps.errors import InputError
 
 from .look import Look
-from .timetext import DAY, TimeText
+from .timetext import DAY, SECOND, TimeText
 
 _ORDER_WORDS = (
     ("dmy", re.compile(r"(?<![a-z])(?:dd?|tt|jj|gg)\s?[-/. ]\s?mm?\s?[-/. ]\s?(?:yy|jj|aa)", re.I)),
@@ -41,7 +42,7 @@ def date_order(look: Look, k: int, text: TimeText) -> tuple[str, str | None]:
     stated = next((order for order, pattern in _ORDER_WORDS if any(pattern.search(word) for word in words)), None)
     if stated in left:
         return stated, f"the order of day and month is stated above the data ({stated})"
-    left = [order for order in left if not (order == "ymd" and len(left) > 1 and _restless_year(text))]
+    left = [order for order in left if not (order == "ymd" and len(left) > 1 and _unlikely_year(text))]
     if len(left) == 1:
         return left[0], note
     if all(layout.dotted for layout in numeric_dates) and "dmy" in left:
@@ -67,9 +68,11 @@ def date_order(look: Look, k: int, text: TimeText) -> tuple[str, str | None]:
     )
 
 
-def _restless_year(text: TimeText) -> bool:
-    """Whether years would change more often than days if dates were read year first."""
+def _unlikely_year(text: TimeText) -> bool:
+    """Whether years would lie ahead, or change more often than days, if dates were read year first."""
     found = text.instants("ymd")
+    if found.ok.any() and int(found.wall[found.ok].min()) > (time.time() + 366 * 86_400) * SECOND:
+        return True
     days = (found.wall[found.ok] // DAY).astype("datetime64[D]")
     years, months = days.astype("datetime64[Y]"), days.astype("datetime64[M]")
     day = (days - months.astype("datetime64[D]")).astype(np.int64)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from .numbers import is_missing_word, is_number
 from .timetext import layout_of
-from .words import LEVEL_NAMES, MOMENT_NAMES, UNITS
+from .words import LEVEL_NAMES, MOMENT_NAMES, PREFACE_LABELS, UNIT_LABELS, UNITS
 
 MOST_SKIPPED = 3
 """Lines of another kind that may stand between the names and the data."""
@@ -62,6 +62,10 @@ def column_names(above: list[Above], width: int, profile: list[str]) -> Names:
     """
     campbell = next((line.index for line in above if line.cells[:1] in (["TOA5"], ["TOACI1"])), None)
     block = _name_block(above, width) if campbell is None else [line for line in above if line.index > campbell]
+    if campbell is None and len(block) > 1:
+        first = [line.cells[0] for line in block]
+        if all(_prefatory(line.cells) or (line.cells[0] and first.count(line.cells[0]) > 1) for line in block):
+            block = []  # station,id,39001 / station,name,Kingston: a preface and no names
     if not block:
         return Names(_distinct([""] * width), [None] * width)
     found = Names([], [])
@@ -86,19 +90,23 @@ def _from_block(
     block: list[Above], above: list[Above], times: list[int], used: set[int]
 ) -> tuple[Above, list[str], list[str]]:
     """The line that names the columns, their names, and their units."""
-    plain = [line for line in block if not _unit_like(line.cells)] or block[:1]
+    timed = [line for line in block if any(_names_time(line.cells, k) for k in times)]
+    plain = [line for line in block if not _unit_like(line.cells) and not _prefatory(line.cells)]
+    if timed and not set(map(id, timed)) & set(map(id, plain)):
+        plain = sorted([*plain, *timed], key=lambda line: line.index)  # Date,Time,,, are types of columns elsewhere
+    plain = plain or [line for line in block if not _prefatory(line.cells)][:1] or block[:1]
     at = _best_name_row([line.cells for line in plain], times)
     chosen = plain[at]
     names = list(chosen.cells)
     used.add(chosen.index)
-    near = [line for line in block if line not in plain and line.index >= chosen.index - 1]
+    near = [line for line in block if _unit_like(line.cells) and line not in plain and line.index >= chosen.index - 1]
     unit_line = near[-1] if near else None
     for lower in plain[at + 1 :]:
         open_names = "" in names[1:] or len(set(names[1:])) < len(names[1:])
-        if open_names and len(set(filter(None, lower.cells))) > 1:
+        if open_names and len(set(filter(None, lower.cells))) > 1 and _labels_columns(lower.cells[0]):
             names = _joined(names, lower.cells)
             used.add(lower.index)
-        elif unit_line is None:
+        elif unit_line is None and all(kind(cell) in ("text", "blank", "missing") for cell in lower.cells):
             unit_line = lower
     expected = chosen.index
     for upper in _levels(chosen, above, len(names)):
@@ -118,6 +126,21 @@ def _from_block(
     return chosen, names, units
 
 
+def _names_time(cells: list[str], k: int) -> bool:
+    return k < len(cells) and cells[k].strip().lower() in MOMENT_NAMES
+
+
+def _labels_columns(first: str) -> bool:
+    """Whether the first cell of a line lets the others name columns: none, or a word for names."""
+    label = first.strip().rstrip(":.").lower()
+    return not label or label in LEVEL_NAMES
+
+
+def _prefatory(cells: list[str]) -> bool:
+    """Whether a line says something of the file: Release date,24-05-2024."""
+    return bool(cells) and cells[0].strip().rstrip(":.").lower() in PREFACE_LABELS
+
+
 def _levels(chosen: Above, above: list[Above], width: int) -> list[Above]:
     """The lines above the names that may group columns, from the nearest up."""
     found = []
@@ -131,12 +154,13 @@ def _levels(chosen: Above, above: list[Above], width: int) -> list[Above]:
 def _groups(upper: list[str], names: list[str]) -> bool:
     """Whether a line groups the columns: the column of the time has no group, and the others not all the same one."""
     full = [cell for cell in upper[1:] if cell]
-    first = upper[0].strip().rstrip(":").lower()
-    if first and names[0] and first != names[0].strip().lower() and first not in LEVEL_NAMES:
-        return False
     if len(full) < 2 or len(upper) < 3:
         return False
     repeated = len(set(names[1:])) < len(names[1:])
+    first = upper[0].strip().lower()
+    labelled = not names[0] or first == names[0].strip().lower() or first in MOMENT_NAMES or _labels_columns(first)
+    if not labelled and not (repeated and len(full) == len(upper) - 1):
+        return False
     return repeated or len(set(full)) > 1
 
 
@@ -151,8 +175,7 @@ def _joined(upper: list[str], lower: list[str]) -> list[str]:
     for k, name in enumerate(lower):
         mine = upper[k] if k < len(upper) else ""
         if k == 0:
-            label = mine.strip().rstrip(":").lower() in LEVEL_NAMES
-            names.append(name or ("" if label else mine))
+            names.append(name or ("" if _labels_columns(mine) else mine))
             continue
         above = mine or (above if spans and k > 1 else "")
         words = [word for word in above.split() if word not in name.split()]
@@ -177,6 +200,8 @@ def _over(line: Above, names: Above) -> list[str] | None:
 
 def _unit_like(cells: list[str]) -> bool:
     full = [cell.strip().lower() for cell in cells if cell.strip()]
+    if len(full) > 1 and full[0].rstrip(":") in UNIT_LABELS:
+        return True
     known = 0.0
     for cell in full:
         bracketed = len(cell) < 16 and re.fullmatch(r"[\[(<{].*[\])>}]", cell) is not None
@@ -221,12 +246,12 @@ def _best_name_row(rows: list[list[str]], times: list[int]) -> int:
     """The lowest row that can name the columns: mostly words, or one that names the time."""
     best = 0
     for k in range(1, len(rows)):
-        texts = sum(kind(cell) == "text" for cell in rows[k])
-        full = sum(bool(cell) for cell in rows[k])
-        wordy = texts >= 0.6 * full > 0
+        others = [kind(cell) for j, cell in enumerate(rows[k]) if cell and j not in times]
+        wordy = others.count("text") >= 0.6 * len(others) > 0
         timed = any(row_k < len(rows[k]) and rows[k][row_k] for row_k in times)
         already = any(row_k < len(rows[best]) and rows[best][row_k] for row_k in times)
-        if any(cell.lower() in MOMENT_NAMES for cell in rows[k]) or (wordy and (timed or not already)):
+        mixed = 0 < others.count("time") < len(others)  # data,first,1883-01-01
+        if (any(cell.lower() in MOMENT_NAMES for cell in rows[k]) and not mixed) or (wordy and (timed or not already)):
             best = k
     return best
 

@@ -58,7 +58,7 @@ def fits(convention: Convention, text: str) -> bool:
 
 def is_number(text: str) -> bool:
     """Whether ``text`` is a number in any convention."""
-    text = text.strip()
+    text = re.sub(r"^([+-])\s+(?=\d)", r"\1", text.strip())
     if text.endswith("-") and text[:1].isdigit():
         text = "-" + text[:-1]
     for sign, minus in _MINUS.items():
@@ -227,6 +227,9 @@ def _slowly(
     for sign, minus in _MINUS.items():
         if _has(text, sign):
             text = pc.replace_substring(text, sign, minus)
+    spaced = r"^([+-])\s+(\d.*)$"  # a sign, then blanks that fill the width
+    if pc.any(pc.match_substring_regex(text, spaced)).as_py():
+        text = pc.replace_substring_regex(text, spaced, r"\1\2")
     behind = pc.fill_null(pc.match_substring_regex(text, r"^\d[\d.,'’ ]*-$"), False)
     if pc.any(behind).as_py():  # 5,5- is how some ledgers write -5,5
         text = pc.if_else(behind, pc.replace_substring_regex(text, r"^(.*)-$", r"-\1"), text)

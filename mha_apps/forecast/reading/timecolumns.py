@@ -18,7 +18,7 @@ from mha_apps.errors import InputError
 from .dateorder import date_order
 from .look import Look, Times, named
 from .timenumbers import compact, compact_one, counted, counted_one, elapsed, years, years_one
-from .timeparts import logger_array, parts_of_time, with_clock
+from .timeparts import logger_array, parts_of_time, with_clock, with_milliseconds
 from .timetext import DAY, NO_OFFSET, TimeText
 from .words import DATE_NAMES, MOMENT_NAMES, PART_NAMES, ZONE_NAMES, ZONE_OFFSETS
 
@@ -210,7 +210,9 @@ def _text(look: Look) -> Times | None:
         return None
 
     def rank(k: int) -> tuple[bool, bool, bool, int]:
-        varied = len(set(look.sample(k))) > 1
+        # The first of two dates may be the same in all rows, where each has its clock beside it
+        paired = not look.has_clock(k) and k + 1 in look.columns and look.clock_share(k + 1) >= 0.6
+        varied = len(set(look.sample(k))) > 1 or paired
         moment = named(look.name(k), MOMENT_NAMES | DATE_NAMES)
         return varied, moment or named(look.name(k), MOMENT_NAMES, partly=True), look.has_clock(k), -k
 
@@ -221,6 +223,8 @@ def _text(look: Look) -> Times | None:
     others = [k for k in look.columns if k != best and k not in found]
     if times.dateonly or bool(np.all(times.wall[times.ok] % DAY == 0)):
         times = with_clock(look, times, others)
+    elif look.has_clock(best):
+        times = with_milliseconds(look, times)
     rest = [look.name(k) for k in found if k != best and k not in times.columns]
     if rest:
         times.notes.append(f"other columns of times: {', '.join(rest)}")
@@ -236,6 +240,7 @@ def text_one(look: Look, k: int) -> Times | None:
         return None
     if named(look.name(k), PART_NAMES["week"], partly=True):
         text.read_months_as_weeks()
+    said = text.keep_one_kind_of_period()
     order, note = date_order(look, k, text)
     found = text.instants(order)
     forms = {layout.form for layout, _, _ in text.groups}
@@ -244,7 +249,7 @@ def text_one(look: Look, k: int) -> Times | None:
         what += {"dmy": ", day first", "mdy": ", month first", "ymd": ", year first"}[order]
     times = Times([k], found.wall, found.ok, what, offset=found.offset, zones=found.zones, dateonly=not found.clock)
     times.unclear = found.unclear
-    times.notes += [note] if note else []
+    times.notes += [remark for remark in (note, said) if remark]
     if any(layout.interval for layout, _, _ in text.groups):
         times.notes.append("times are intervals; each row stands at the start of its own")
     return times

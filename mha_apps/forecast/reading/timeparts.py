@@ -35,7 +35,7 @@ def with_clock(look: Look, times: Times, others: Sequence[int]) -> Times:
         times.columns.append(k)
         times.what += f" and {look.name(k)!r}"
         times.dateonly = False
-        return times
+        return with_milliseconds(look, times)
     numeric = [k for k in others if look.numeric(k)]
     period = next((k for k in numeric if named(look.name(k), PERIOD_NAMES)), None)
     if period is not None and _add_periods(look, times, period):
@@ -59,6 +59,19 @@ def with_clock(look: Look, times: Times, others: Sequence[int]) -> Times:
         labelled = next((k for k in others if named(look.name(k), CLOCK_NAMES | PART_NAMES["hour"], partly=True)), None)
         return _lettered(look, times, labelled) if labelled is not None else times
     return _add_hours(look, times, hour, date_name)
+
+
+def with_milliseconds(look: Look, times: Times) -> Times:
+    """Adds the milliseconds that stand in a column next to the clock."""
+    k = max(times.columns) + 1
+    if k in look.columns and look.name(k).strip().lower() in ("ms", "msec", "millisecond", "milliseconds", "millis"):
+        values = look.floats(k) if look.numeric(k) else np.array([np.nan])
+        good = np.isfinite(values) & (values >= 0) & (values < 1000) & (values % 1 == 0)
+        if good[times.ok].all() if len(good) == len(times.ok) else False:
+            times.wall = times.wall + np.where(times.ok, values, 0).astype(np.int64) * (SECOND // 1000)
+            times.columns.append(k)
+            times.what += f" and {look.name(k)!r}"
+    return times
 
 
 _PLAIN_CLOCKS = (CLOCK_NAMES | PART_NAMES["hour"] | PART_NAMES["hhmm"]) - frozenset(
@@ -175,10 +188,41 @@ def _add_hours(look: Look, times: Times, k: int, date_name: str) -> Times:
             ok &= np.isfinite(more)
             clock = clock + np.round(np.where(ok, more, 0.0) * unit).astype(np.int64)
             times.columns.append(j)
+        if (within := _part_of_hour(look, times, k, ok)) is not None:
+            return within
         if least >= 1 and most == 24:
             times.notes.append(f"hours run from 1 to 24; 24 is the midnight that ends the day ({look.name(k)!r})")
     times.wall, times.ok = np.where(ok, times.wall + clock, 0), ok
     return times
+
+
+def _part_of_hour(look: Look, times: Times, hour: int, ok: np.ndarray) -> Times | None:
+    """Quarters and their like that are numbered within the hour: hour 1 to 24, interval 1 to 4."""
+    if len(times.columns) and any(named(look.name(j), PART_NAMES["minute"]) for j in times.columns):
+        return None
+    hours = look.floats(hour)
+    for k in look.columns:
+        if k in times.columns or not look.numeric(k) or not named(look.name(k), _PARTS_OF_HOUR, partly=True):
+            continue
+        values = look.floats(k)
+        good = ok & np.isfinite(values) & (values % 1 == 0) & (values >= 1)
+        most = int(values[good].max()) if good.any() else 0
+        if most not in (2, 3, 4, 6, 12) or good.sum() < 0.98 * ok.sum() or len(np.unique(values[good])) < most:
+            continue
+        first = int(hours[good].min())
+        if first not in (0, 1) or hours[good].max() > 25:
+            continue
+        number = np.where(good, (hours - first) * most + values, 1).astype(np.int64)
+        times.hours = Hours(times.wall.copy(), number, good, most)
+        times.wall = np.where(good, times.wall + (number - 1) * (60 // most) * MINUTE, 0)
+        times.ok = good
+        times.columns.append(k)
+        times.what += f" and {look.name(k)!r} of {60 // most} minutes"
+        return times
+    return None
+
+
+_PARTS_OF_HOUR = frozenset({"interval", "quarter", "qh", "quarterhour", "viertelstunde", "period", "intervall"})
 
 
 def parts_of_time(look: Look, only: Sequence[int] | None = None) -> Times | None:

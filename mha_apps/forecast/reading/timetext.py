@@ -342,6 +342,25 @@ class TimeText:
     def blank(self) -> int:
         return self.count - sum(len(rows) for _, rows, _ in self.groups)
 
+    def keep_one_kind_of_period(self) -> str | None:
+        """Leaves the periods that are most frequent where years, quarters and months stand below each other.
+
+        Returns:
+            What is to be said of the others.
+        """
+        words = {"y": "years", "yh": "half years", "yq": "quarters", "ym": "months", "yw": "weeks"}
+        counts: dict[str, int] = {}
+        for layout, rows, _ in self.groups:
+            if layout.dated:
+                kind = words.get(layout.form, "days")
+                counts[kind] = counts.get(kind, 0) + len(rows)
+        if len(counts) < 2:
+            return None
+        most = max(counts, key=lambda kind: counts[kind])
+        self.groups = [group for group in self.groups if words.get(group[0].form, "days") == most or not group[0].dated]
+        others = " and ".join(f"{count} {kind}" for kind, count in counts.items() if kind != most)
+        return f"{others} stand among the {most} and are set aside"
+
     def read_months_as_weeks(self) -> None:
         """Takes 05/2024 for the fifth week, in a column that is named so."""
         self.groups = [

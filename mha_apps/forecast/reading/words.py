@@ -115,7 +115,7 @@ CLOCK_NAMES = _set(
     "時刻 时间 時間 시간 시각 mtu interval intervall zeitintervall"
 )
 MOMENT_NAMES = _set(
-    "time timestamp datetime ts ds date datum date_time date/time datetime_utc zeit zeitstempel zeitpunkt messzeit messdatum mess_datum "
+    "time timestamp datetime ts ds date datum date_time date/time date&time datetime_utc zeit zeitstempel zeitpunkt messzeit messdatum mess_datum "
     "datum/uhrzeit datum/zeit datumuhrzeit fecha fechahora fecha/hora fecha_hora data data/ora dataora data_hora datahora dataehora date/heure dateheure horodatage horodate "
     "datetime64 date_utc utc time_utc utc_timestamp timestamp_utc epoch unix unixtime unix_time unix_timestamp timestamp_ms time_ms epoch_ms tmstamp timestmp "
     "_time start von from begin beginn start_time starttime valid valid_time sampletime sample_time obs_time measured_at recorded_at created_at logged_at last_changed last_updated "
@@ -134,7 +134,7 @@ SERIES_NAMES = _set(
 PLACE_NAMES = _set(
     "lat latitude lon lng long longitude alt alti altitude elev elevation height höhe hoehe stationshöhe geobreite geolaenge breite länge latitud longitud altitud "
     "num_poste numer_sta stn stnid wmo wmo_id wban icao usaf stations_id station_id stationid station_no station_number geo_id geoid site_no poste indicativo ghcnd_id x_coord y_coord "
-    "easting northing depth_m sensor_height installed_capacity"
+    "easting northing depth_m sensor_height ptid installed_capacity"
 )
 """Names of columns that say where a sensor is, or how else it is called."""
 VALUE_NAMES = _set(
@@ -158,8 +158,17 @@ LEVEL_NAMES = _set(
 )
 """What stands before a row that names the columns once more: their serial numbers, places or sensors."""
 
+UNIT_LABELS = _set("unit units einheit einheiten unité unités unidad eenheid enhet enhed unità")
+PREFACE_LABELS = _set(
+    "title source dataset_id preunit dimension dimensions precision file database datatype created updated version important stand quelle release"
+) | {
+    "stand vom", "release date", "next release", "source dataset id", "important notes", "last update", "last updated", "report date", "data count",
+    "device type", "serial no", "sampling interval", "project", "customer",
+}  # fmt: skip
+"""What stands before a line that says something of the file, and names no columns."""
+
 MISSING_WORDS = _set(
-    "na n/a nan null none nil - -- --- ---- ----- – — ? ?? ??? . .. ... * ** *** x missing nodata no_data n.a. n.a n.d. n.d nd k.a. k.a n.v. fehlt "
+    "na n/e n/a nan null none nil - -- --- ---- ----- – — ? ?? ??? . .. ... * ** *** x missing nodata no_data n.a. n.a n.d. n.d nd k.a. k.a n.v. fehlt "
     "#n/a #na #n/a! #nv #null! #div/0! #value! #wert! #zahl! #ref! #num! #name? #valeur! #valor! err error fehler bad invalid void \\n m / // /// //// null. "
     "(null) <null> [null] <na> <nan> nan. -nan +nan 1.#qnan -1.#ind 1.#ind undef undefined unavailable unknown unbekannt offline ausfall absent vide "
     "brak s/d s.d. sd n.s. n/d over ovrflw over_range overrange under_range defekt nul ungültig keine manquant sin_dato ---.- --.- --.-- n/c not_available"
