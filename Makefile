@@ -3,10 +3,16 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-slow test-lowest lint format bench clean
+.PHONY: demo examples docs test test-slow test-lowest lint format bench clean
 
 demo: $(VENV)/.installed  ## train the three applications on embedded data and write a report
 	$(BIN)/mha-apps demo --force
+
+examples: $(VENV)/.installed  ## run every example, which draws the pictures of its gallery again
+	@for script in examples/[a-z]*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+
+docs: $(VENV)/.installed-docs  ## the site with the reference, in site/
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 test: $(VENV)/.installed-dev  ## the quick test suite
 	$(BIN)/python -m pytest -n auto --dist loadfile
@@ -56,3 +62,7 @@ $(VENV)/.installed-dev: pyproject.toml | $(BIN)/python
 $(VENV)/.installed-bench: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install -e '.[dev,bench,export]'
 	@touch $@ $(VENV)/.installed $(VENV)/.installed-dev
+
+$(VENV)/.installed-docs: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install -e '.[docs]'
+	@touch $@ $(VENV)/.installed

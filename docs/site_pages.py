@@ -4,6 +4,7 @@ A mkdocs hook; ``make docs`` builds the site. Links are rewritten to where a fil
 """
 
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,14 +26,14 @@ def on_files(files: Any, config: Any) -> Any:
     for source, page in PAGES.items():
         text = (ROOT / source).read_text(encoding="utf-8")
         if page.endswith(".md"):
-            text = re.sub(r"\]\(([^)#:]+)(#[^)]*)?\)", lambda link: _moved(link, Path(source).parent), text)
+            text = re.sub(r"\]\(([^)#:]+)(#[^)]*)?\)", partial(_moved, folder=Path(source).parent), text)
         files.append(File.generated(config, page, content=text))
     for picture in sorted((ROOT / "examples" / "pictures").glob("*.png")):
         files.append(File.generated(config, f"pictures/{picture.name}", abs_src_path=str(picture)))
     return files
 
 
-def _moved(link: re.Match[str], folder: Path) -> str:
+def _moved(link: re.Match[str], *, folder: Path) -> str:
     """The link to where its target is in the site; what has no page there is named, not linked."""
     target = (ROOT / folder / link[1]).resolve().relative_to(ROOT).as_posix()
     if target in PAGES:

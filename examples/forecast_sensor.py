@@ -19,7 +19,7 @@ def main(
         found = examine(weights or train(recipe, out=Path(folder) / "sensor"))
     table(list(found.series.columns), found.series.to_numpy().tolist())
     name, picture = next(iter(found.figures.items()))
-    picture.axes[0].set_ylabel(f"{name}, in its unit")
+    picture.axes[0].set_ylabel("°C" if data == "sample" else f"{name}, in the unit of the CSV")
     save(picture, out)
     metrics = found.metrics
     gain, held = metrics["skill"]["seasonal_naive"], metrics["coverage"]["80"]

@@ -24,10 +24,10 @@ def main(
         same = torch.equal(network(x), plug(network, "cbam", example=x)(x))  # the identity start: equal to the bit
         gated = train(CnnRecipe(gate="cbam", weights=str(plain), **options), out=Path(folder) / "gated")
         before, after = (evaluate(which)["top1"] for which in (plain, gated.path))
-        save(
-            plot_gates(gated.model(GatedCNN), images.images[:3], labels=[images.classes[i] for i in images.labels[:3]]),
-            out,
-        )
+        labels = [images.classes[number] for number in images.labels[:2]]
+        picture = plot_gates(gated.model(GatedCNN), images.images[:2], labels=labels)
+    picture.set_size_inches(11, 3.6)
+    save(picture, out)
     table(["network", "accuracy"], [("without gates", before), ("CBAM, trained on", after)])
     print(f"CBAM leaves the outputs {'equal to the bit' if same else 'changed'}; {before:.1%} became {after:.1%}.")
     return {"same": float(same), "before": before, "after": after}

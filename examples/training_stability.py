@@ -1,10 +1,10 @@
 """Where the norm stands decides how deep one can train without care, and where dropout stands what it does.
 
 Post-norm, as in Vaswani et al. 2017, normalizes the sum of a branch and its input; pre-norm normalizes the input of
-the branch and leaves a straight way through. At the start the last block's gradient is larger with post-norm by about
-the root of the depth (Xiong et al. 2020, theorem 1), too large for a full learning rate, which is why post-norm needs
-warm-up and pre-norm does not. Look at the left panel for the gradients before any training, and at the middle one for
-where each depth ends with warm-up and without.
+the branch and leaves a straight way through. At the start the last block's gradient is larger with post-norm, by the
+order of the root of the depth (Xiong et al. 2020, theorem 1): too large for a full learning rate, which is why deep
+post-norm needs warm-up and pre-norm does not. Look at the left panel for the gradients before any training, and at the
+middle one for where each depth ends with warm-up and without.
 
 Dropout on the attention weights leaves the expected output what it was, and so does dropout on the output. On queries
 and keys it does not: it changes the scores, and softmax of a noisy score is not on average the softmax of the score.

@@ -19,7 +19,10 @@ def main(
         trained = weights or train(VitRecipe(data=data, epochs=epochs), out=Path(folder) / "vit").path
         result = evaluate(trained, data)
         images = load(data, "test")
-        save(plot_explanation(explain(trained, images.images[:3]), images.classes, images.labels[:3], heads=True), out)
+        explained = explain(trained, images.images[:3])
+    picture = plot_explanation(explained, images.classes, images.labels[:3], heads=True)
+    picture.set_size_inches(8, 4.6)
+    save(picture, out)
     table(["test images", "top-1 accuracy", "loss"], [(result["images"], result["top1"], result["loss"])])
     print(f"The ViT names {result['top1']:.1%} of {result['images']:,} test images of {data} rightly.")
     return {"top1": result["top1"]}
