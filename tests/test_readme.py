@@ -1,5 +1,6 @@
-"""What the README shows runs as it stands; only long budgets and data that one must bring are made small."""
+"""What the README and the guides show runs as it stands; only long budgets and data that one must bring are small."""
 
+import importlib
 import re
 import shlex
 from pathlib import Path
@@ -11,16 +12,24 @@ from PIL import Image
 from mha_apps.cli import main
 
 ROOT = Path(__file__).parents[1]
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGES = [ROOT / name for name in ("README.md", "README.zh-CN.md", "CONTRIBUTING.md", "examples/README.md")] + sorted(
+    (ROOT / "docs").rglob("*.md")
+)
+README, CHINESE = (path.read_text(encoding="utf-8") for path in PAGES[:2])
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
+def blocks(language: str, text: str = README) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", text, flags=re.DOTALL)
 
 
-@pytest.mark.parametrize("code", blocks("python"), ids=lambda code: code.splitlines()[-1][:40])
-def test_python_blocks_run(code, capsys):
-    exec(compile(code, "README.md", "exec"), {})
+# A block that two pages show runs once.
+PYTHON = {code: path.name for path in reversed(PAGES) for code in blocks("python", path.read_text(encoding="utf-8"))}
+
+
+@pytest.mark.parametrize(("code", "page"), PYTHON.items(), ids=lambda text: text.splitlines()[-1][:40])
+def test_python_blocks_run(code, page, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    exec(compile(code, page, "exec"), {})
     assert capsys.readouterr().out
 
 
@@ -56,5 +65,27 @@ def test_commands_run(tmp_path, monkeypatch):
 
 
 def test_links_and_pictures_exist():
-    for target in re.findall(r"\]\(([^)#]+)\)", README):
-        assert target.startswith("http") or (ROOT / target).exists(), target
+    for page in PAGES:
+        for target in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):
+            assert target.startswith("http") or (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def skeleton(text: str) -> list[str]:
+    """Levels of headings, rows of tables, pictures and code, without the words around them."""
+    code = [line.partition("#")[0].rstrip() for block in blocks("(?:bash|python)", text) for line in block.splitlines()]
+    prose = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+    headings = re.findall(r"^#+ ", prose, flags=re.MULTILINE)
+    rows = [str(row.count("|")) for row in re.findall(r"^\|.*\|$", prose, flags=re.MULTILINE)]
+    pictures = re.findall(r"!\[[^]]*\]\(([^)]+)\)", prose)
+    return [*headings, *rows, *pictures, *code]
+
+
+def test_the_chinese_readme_has_the_parts_of_the_english_one():
+    assert skeleton(CHINESE) == skeleton(README)
+
+
+def test_the_reference_names_everything_that_is_public():
+    for page in (ROOT / "docs" / "reference").glob("*.md"):
+        package = importlib.import_module(f"mha_apps.{page.stem}")
+        documented = re.findall(rf"^::: mha_apps\.{page.stem}\.(\w+)$", page.read_text(), flags=re.MULTILINE)
+        assert sorted(documented) == sorted(package.__all__), page.name

@@ -449,7 +449,7 @@ def make_task(model: ForecastModel, inputs: Inputs, plan: Plan, recipe: Forecast
         parameters=parameter_groups(model, recipe),
         ends_run=False,
         # Each fold takes as many steps as the training before it, and the fit on every row no more than that.
-        later=(FOLDS + 1) / (FOLDS + 2),
+        later_share=(FOLDS + 1) / (FOLDS + 2),
     )
 
 

@@ -24,14 +24,17 @@ class Budget:
         unit: epochs, steps or minutes.
         amount: how many of them.
         epoch_steps: optimiser steps in an epoch.
-        later: share of the minutes that the application needs after this training.
+        later_seconds: what the application needs after this training, of the minutes.
+        later_share: of what start-up and that leave, the share that it needs beside.
     """
 
-    def __init__(self, unit: str, amount: float, *, epoch_steps: int, later: float = 0.0) -> None:
+    def __init__(
+        self, unit: str, amount: float, *, epoch_steps: int, later_seconds: float = 0.0, later_share: float = 0.0
+    ) -> None:
         self.unit = unit
         self.timed = unit == "minutes"
         self.limit = amount * {"epochs": epoch_steps, "steps": 1, "minutes": 60.0}[unit]
-        self.later = later
+        self.later_seconds, self.later_share = later_seconds, later_share
         self.closing: dict[str, float] = {}  # seconds of what comes after the last step, as last timed
         # Minutes cover start-up, which ended just now.
         self.charged = time.time() - psutil.Process().create_time() if self.timed else 0.0
@@ -52,7 +55,8 @@ class Budget:
         """Steps, or seconds from the process's start, at which the last step ends."""
         if not self.timed:
             return self.limit
-        return self.limit - self.later * (self.limit - self.begun) - sum(self.closing.values()) - SPARE * self.limit
+        closing = sum(self.closing.values()) + self.later_seconds + SPARE * self.limit
+        return self.limit - closing - self.later_share * max(0.0, self.limit - closing - self.begun)
 
     @contextmanager
     def closes(self, part: str) -> Iterator[None]:

@@ -66,7 +66,8 @@ class Task:
             the best weights; under a budget in minutes also before the first step, to know how long it takes.
         ends_run: whether the run ends with this training. If not, the application writes ``summary.json`` and
             ``report.html`` later.
-        later: share of a budget in minutes that the application needs for what it does after this training.
+        later_seconds: what the application needs after this training, of a budget in minutes.
+        later_share: of what start-up and that leave, the share that it needs beside: for further trainings.
     """
 
     model: nn.Module
@@ -81,7 +82,8 @@ class Task:
     facts: dict[str, Any] = field(default_factory=dict)
     sections: Callable[[Report], object] | None = None
     ends_run: bool = True
-    later: float = 0.0
+    later_seconds: float = 0.0
+    later_share: float = 0.0
 
 
 @dataclass
@@ -136,7 +138,12 @@ class _Trainer:
             seed=recipe.seed,
         )
         self.epoch_steps = self.feed.epoch_steps
-        self.budget = Budget(*recipe.budget, epoch_steps=self.epoch_steps, later=task.later)
+        self.budget = Budget(
+            *recipe.budget,
+            epoch_steps=self.epoch_steps,
+            later_seconds=task.later_seconds,
+            later_share=task.later_share,
+        )
         self.validate_every = recipe.validate_steps or self.epoch_steps
         self.progress = Progress()
         self.logged = time.monotonic()

@@ -56,8 +56,12 @@ def test_a_part_that_takes_longer_the_next_time_counts_with_the_new_time(clock):
 
 
 def test_an_application_that_goes_on_afterwards_keeps_its_share_of_what_start_up_left(clock):
-    budget = Budget("minutes", 2, epoch_steps=10, later=0.75)
-    assert budget.usable == pytest.approx(12 + (120 - 12) / 4 - SPARE * 120)
+    budget = Budget("minutes", 2, epoch_steps=10, later_seconds=20, later_share=0.75)
+    left = 120 - 12 - 20 - SPARE * 120
+    assert budget.usable == pytest.approx(12 + left / 4)
+    clock.now += 10  # is not start-up
+    assert budget.usable == pytest.approx(12 + left / 4)
+    assert Budget("minutes", 0.1, epoch_steps=10, later_share=0.75).usable <= 6  # start-up took more
 
 
 def test_a_resumed_run_is_charged_what_its_checkpoint_says(clock):
