@@ -2,7 +2,6 @@ from .device import autocast as autocast
 from .device import resolve_device as resolve_device
 from .device import resolve_precision as resolve_precision
 from .loop import Interrupted as Interrupted
-from .loop import Task as Task
 from .loop import fit as fit
 from .random import seed_everything as seed_everything
 from .random import uniform as uniform
@@ -11,3 +10,4 @@ from .recipe import load_recipe as load_recipe
 from .report import Report as Report
 from .report import curves as curves
 from .run import Run as Run
+from .task import Task as Task
