@@ -18,10 +18,11 @@ from mha_apps.training import Run
 from .baselines import last_value, seasonal_naive
 from .engine import forecast_origins
 from .inputs import Inputs
+from .limits import bound
 from .linear import LinearPath, thin, whole
 from .model import LEVELS, ForecastModel
 from .plot import plot_forecast, safe_names
-from .predict import MOST_PLOTS, calibration_of, check_frame, draw, forecast_frame, load_model, tail_of, to_long
+from .predict import MOST_PLOTS, calibration_of, draw, forecast_frame, load_model, rows_of, tail_of, to_long
 from .recipe import ForecastRecipe
 from .report import write_report
 from .sample import resolve
@@ -86,7 +87,7 @@ def examine(
         raise InputError(
             f"{source}: the data of the run is not there any more; say where it is, as backtest RUN CSV does"
         )
-    frame = check_frame(model, load_frame(source, recipe), source)
+    frame, _ = rows_of(model, load_frame(source, recipe), source)
     unknown = [str(name) for name in frame.columns if str(name) not in model.series]
     if unknown:
         raise InputError(f"{source}: column {unknown[0]!r} is not among the series of the run; leave it out")
@@ -124,6 +125,10 @@ def evaluate(model: ForecastModel, frame: pd.DataFrame, start: int, *, trees: bo
     raw, target = forecast_origins(model, inputs, origins)
     calibrated = calibration_of(model, inputs).follow(raw, target)[lead:]
     raw, target, origins = raw[lead:], target[lead:], origins[lead:]
+    if "lower" in model.artifacts and "meter" not in model.artifacts:  # the bounds of a meter are of its readings
+        real = inputs.scaler.backward(calibrated.numpy(), axis=1)
+        bounded = np.stack([bound(model, list(frame.columns), each) for each in real])
+        calibrated = torch.from_numpy(inputs.scaler.forward(bounded.swapaxes(1, 3)).swapaxes(1, 3).copy())
     points = {"model": calibrated[..., 0].float(), **baselines(model, inputs, origins)}
     if trees:
         before = thin(whole((0, start), horizon), len(model.series), MOST_ROWS)

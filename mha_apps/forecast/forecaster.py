@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import NotFittedError
 
@@ -19,9 +20,9 @@ from mha_apps.training import Run
 from .backtest import Backtest, evaluate, first_unseen
 from .model import ForecastModel, load_folder
 from .plan import make_plan
-from .predict import check_frame, forecast_frame, tail_of
+from .predict import forecast_frame, rows_of, tail_of
 from .recipe import ForecastRecipe
-from .trainer import follow_rows, keep_tail, prepare
+from .trainer import follow_rows, keep_tail, limited, prepare
 
 __all__ = ["Forecaster", "to_wide"]
 
@@ -33,6 +34,8 @@ class Forecaster(BaseEstimator):
 
     Args:
         horizon: rows to forecast.
+        min, max: bounds of every forecast, such as ``("0", "humidity=100")``.
+        counter: series that only rise and start again at zero, as meters do.
         look_back: rows of the past that a forecast sees; from the data when None.
         attention: train the attention path; without it fitting takes seconds.
         trees: try gradient-boosted trees as a component of the forecast.
@@ -56,6 +59,9 @@ class Forecaster(BaseEstimator):
         self,
         *,
         horizon: int = 48,
+        min: tuple[str, ...] = (),
+        max: tuple[str, ...] = (),
+        counter: tuple[str, ...] = (),
         look_back: int | None = None,
         attention: bool = True,
         trees: bool = True,
@@ -74,6 +80,9 @@ class Forecaster(BaseEstimator):
         device: str = "auto",
     ) -> None:
         self.horizon = horizon
+        self.min = min
+        self.max = max
+        self.counter = counter
         self.look_back = look_back
         self.attention = attention
         self.trees = trees
@@ -96,10 +105,11 @@ class Forecaster(BaseEstimator):
         wide = to_wide(frame)
         recipe = ForecastRecipe(csv="", **self.get_params())
         recipe.check()
+        wide, limits = limited(wide, recipe, "the frame")
         plan = make_plan(wide, recipe)
         with tempfile.TemporaryDirectory() as folder:
             run = Run.create(Path(folder) / "run", recipe, "forecast")
-            self.facts_, model, held_out = prepare(wide, plan, recipe, run)
+            self.facts_, model, held_out = prepare(wide, plan, recipe, run, limits)
         self.model_: ForecastModel = model.eval()
         self.held_out_: ForecastModel = (held_out or model).eval()
         self._history = wide
@@ -120,12 +130,12 @@ class Forecaster(BaseEstimator):
         """
         model = self._fitted()
         if frame is None:
-            rows = tail_of(model)
+            rows, last = tail_of(model), None
         else:
-            rows = check_frame(model, to_wide(frame), "the frame")
+            rows, last = rows_of(model, to_wide(frame), "the frame")
             model = copy.deepcopy(model)
             follow_rows(model, rows)
-        table = forecast_frame(model, rows, levels=levels)
+        table = forecast_frame(model, rows, levels=levels, last=last)
         if not wide:
             return table
         means = table.pivot(index="ds", columns="unique_id", values="mean")
@@ -137,7 +147,7 @@ class Forecaster(BaseEstimator):
         Weights stay as they are. Rows that are already known are replaced.
         """
         model = self._fitted()
-        new = check_frame(model, to_wide(frame), "the frame")
+        new, last = rows_of(model, to_wide(frame), "the frame")
         missing = [name for name in model.series if name not in new.columns]
         if missing:
             raise InputError(f"the frame: column {missing[0]!r} is missing; give every series that was fitted")
@@ -145,6 +155,10 @@ class Forecaster(BaseEstimator):
         whole = new[model.series].combine_first(tail).asfreq(model.frequency)
         follow_rows(model, whole)
         keep_tail(model, whole)
+        if "tail_reading" in model.artifacts:
+            model.artifacts["tail_reading"] = torch.from_numpy(
+                last[[new.columns.get_loc(name) for name in model.series]]
+            )
         model.artifacts["known_until"] = model.artifacts["tail_end"].clone()
         return self
 
@@ -155,7 +169,8 @@ class Forecaster(BaseEstimator):
             frame: the frame that was fitted, or a longer one; needed after :meth:`load` only.
         """
         self._fitted()
-        rows = to_wide(frame) if frame is not None else getattr(self, "_history", None)
+        rows = None if frame is None else rows_of(self.held_out_, to_wide(frame), "the frame")[0]
+        rows = getattr(self, "_history", None) if rows is None else rows
         if rows is None:
             raise InputError("backtest: a loaded forecaster does not hold the rows; give the frame")
         start = first_unseen(self.held_out_, rows, "the frame", "give newer rows or set holdout above 0")

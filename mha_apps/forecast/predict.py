@@ -16,10 +16,11 @@ from .calendar import extend, step_of
 from .conformal import Calibration, bounds
 from .engine import forecast_origins
 from .inputs import Inputs
+from .limits import bound, increments, meters_of, readings
 from .model import ForecastModel, load_folder
 from .plot import plot_forecast, safe_names
 from .recipe import ForecastRecipe
-from .trainer import HELD_OUT, align, follow_rows, load_frame, make_inputs
+from .trainer import HELD_OUT, align, follow_rows, last_values, load_frame, make_inputs
 
 MOST_PLOTS = 50  # series that are drawn; ten thousand pictures help nobody
 
@@ -59,6 +60,12 @@ def check_frame(model: ForecastModel, frame: pd.DataFrame, source: str) -> pd.Da
     return frame
 
 
+def rows_of(model: ForecastModel, frame: pd.DataFrame, source: str) -> tuple[pd.DataFrame, np.ndarray]:
+    """``frame`` as the model reads it, meters as increments, and the last value of each column before that."""
+    frame = check_frame(model, frame.rename(columns=str), source)
+    return increments(frame, meters_of(model, list(frame.columns))), last_values(frame)
+
+
 def calibration_of(model: ForecastModel, inputs: Inputs) -> Calibration:
     """The saved calibration for the series of ``inputs``; an unknown series gets the mean over the known."""
     rows = inputs.identities - 1
@@ -85,10 +92,12 @@ def predict(
         on for each level.
     """
     run, model = load_model(run)
-    frame = tail_of(model) if csv is None else check_frame(model, load_frame(csv, run.recipe(ForecastRecipe)), str(csv))
-    if csv is not None:
+    if csv is None:
+        frame, last = tail_of(model), None
+    else:
+        frame, last = rows_of(model, load_frame(csv, run.recipe(ForecastRecipe)), str(csv))
         follow_rows(model, frame)
-    table = forecast_frame(model, frame, levels=levels)
+    table = forecast_frame(model, frame, levels=levels, last=last)
     if plots:
         figures = draw(frame, table, model.horizon)
         files = safe_names(figures)
@@ -106,8 +115,26 @@ def draw(frame: pd.DataFrame, table: pd.DataFrame, horizon: int) -> dict[str, Fi
     return figures
 
 
-def forecast_frame(model: ForecastModel, frame: pd.DataFrame, *, levels: tuple[int, ...] = (80, 95)) -> pd.DataFrame:
-    """:func:`predict` for a frame that is at hand, with a ``DatetimeIndex`` of fixed frequency."""
+def forecast_frame(
+    model: ForecastModel,
+    frame: pd.DataFrame,
+    *,
+    levels: tuple[int, ...] = (80, 95),
+    last: np.ndarray | None = None,
+) -> pd.DataFrame:
+    """:func:`predict` for a frame that is at hand, with a ``DatetimeIndex`` of fixed frequency.
+
+    Meters are increments in ``frame``; ``last`` are the readings that they led to, by column, those at the end of the
+    training when None.
+    """
+    values, names, times = forecast_values(model, frame, last=last)
+    return to_long(values, names, times, levels)
+
+
+def forecast_values(
+    model: ForecastModel, frame: pd.DataFrame, *, last: np.ndarray | None = None
+) -> tuple[np.ndarray, list[str], pd.DatetimeIndex]:
+    """The mean and the five quantiles ``(series, horizon, 6)`` after ``frame``, the series and the times."""
     names = [str(name) for name in frame.columns]
     frame = align(model, frame)
     recent = frame.iloc[-model.look_back :]
@@ -116,7 +143,14 @@ def forecast_frame(model: ForecastModel, frame: pd.DataFrame, *, levels: tuple[i
     values = bounds(forecast[0], calibration_of(model, inputs).offset).numpy()
     values = inputs.scaler.backward(values, axis=0)
     place = [frame.columns.get_loc(name) for name in names]
-    return to_long(values[place], names, extend(frame.index, model.horizon), levels)
+    values = values[place]
+    for name in meters_of(model, names):
+        if last is None:
+            reading = float(model.artifacts["tail_reading"][model.series.index(name)])
+        else:
+            reading = float(last[names.index(name)])
+        values[names.index(name)] = readings(values[names.index(name)], reading)
+    return bound(model, names, values), names, extend(frame.index, model.horizon)
 
 
 def to_long(values: np.ndarray, names: list[str], times: pd.DatetimeIndex, levels: tuple[int, ...]) -> pd.DataFrame:

@@ -30,6 +30,12 @@ class ForecastRecipe(ReadOptions, TrainingRecipe):
     """The CSV with a timestamp column and one column per sensor, or `sample` for the embedded weather data."""
     horizon: int = 48
     """Rows to forecast."""
+    min: tuple[str, ...] = ()
+    """Lowest values that a forecast may have, such as 0, or 'flow=0' for one sensor only."""
+    max: tuple[str, ...] = ()
+    """Highest values that a forecast may have, such as 100, or 'humidity=100' for one sensor only."""
+    counter: tuple[str, ...] = ()
+    """Sensors that only rise and start again at zero, as meters do; they are forecast by what they rise."""
     look_back: int | None = None
     """Rows of the past that a forecast sees; from the data's period and length when not given."""
     holdout: float = 0.2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import shutil
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from mha_apps.training import (
 from .conformal import Calibration, scores
 from .engine import forecast_origins
 from .inputs import Inputs
+from .limits import counters, increments, parse_bounds, remember_limits
 from .linear import FOLDS, LinearPath, fit_linear, refit_linear, thin, whole
 from .model import LEVELS, ForecastModel
 from .plan import Plan, make_plan
@@ -37,6 +38,7 @@ from .recipe import ForecastRecipe
 from .sample import locate, resolve
 from .selection import judge, rolling_folds
 from .stack import Blend, fit_blend, fit_trees
+from .stages import Stages
 from .windows import Scaler, Windows
 
 __all__ = ["load_frame", "train"]
@@ -86,15 +88,55 @@ def train(
     recipe = replace(recipe, csv=locate(recipe.csv))
     path = resolve(recipe.csv)
     frame = load_frame(path, recipe)
+    frame, limits = limited(frame, recipe, str(path))
     plan = make_plan(frame, recipe, source=str(path))
     resolve_precision(recipe.precision, resolve_device(recipe.device))
     run = opened or Run.create(out, recipe, "forecast", force=force)
     run.begin()
     _clear_aside(run)
 
-    summary, model, held_out = prepare(frame, plan, recipe, run)
+    summary, model, held_out = prepare(frame, plan, recipe, run, limits)
     processes.on_first(lambda: _finish(run, summary, model, held_out, frame))
+    Stages(run, recipe, frame).clear()
     return run
+
+
+@dataclass
+class Limits:
+    """Bounds ``(series + 1,)``, the last for an unknown series; the meters, and their last readings."""
+
+    lower: np.ndarray
+    upper: np.ndarray
+    meters: list[str]
+    last: np.ndarray
+
+    def keep(self, model: ForecastModel) -> None:
+        """Put them into ``model``."""
+        remember_limits(model, self.lower, self.upper, self.meters)
+        if self.meters:
+            model.artifacts["tail_reading"] = torch.from_numpy(self.last)
+
+
+def limited(frame: pd.DataFrame, recipe: ForecastRecipe, source: str) -> tuple[pd.DataFrame, Limits]:
+    """``frame`` with meters as increments, and what the recipe says of its sensors.
+
+    Raises:
+        InputError: a sensor that is named is not there, or a lowest value is above the highest.
+    """
+    names = [str(name) for name in frame.columns]
+    frame = frame.set_axis(names, axis=1)
+    meters = counters(recipe.counter, names, source)
+    lower = parse_bounds(recipe.min, "--min", names, source, -np.inf)
+    upper = parse_bounds(recipe.max, "--max", names, source, np.inf)
+    for name, low, high in zip(names, lower[:-1], upper[:-1], strict=True):
+        if low > high:
+            raise InputError(f"{source}: --min {low:g} is above --max {high:g} for {name!r}; exchange them")
+    return increments(frame, meters), Limits(lower, upper, meters, last_values(frame))
+
+
+def last_values(frame: pd.DataFrame) -> np.ndarray:
+    """The last observed value of each column, NaN where there is none."""
+    return frame.ffill().iloc[-1].to_numpy(dtype=np.float64).copy()
 
 
 def _finish(
@@ -113,24 +155,43 @@ def _finish(
 
 
 def prepare(
-    frame: pd.DataFrame, plan: Plan, recipe: ForecastRecipe, run: Run
+    frame: pd.DataFrame, plan: Plan, recipe: ForecastRecipe, run: Run, limits: Limits | None = None
 ) -> tuple[dict[str, Any], ForecastModel, ForecastModel | None]:
-    """Learn, calibrate and refit on the whole of ``frame``.
+    """Learn, calibrate and refit on the whole of ``frame``, going on after the last stage that ``run`` has finished.
 
     Returns:
         A summary, the model that forecasts, and the one that never saw the test block, None if it is the same.
     """
+    stages = Stages(run, recipe, frame)
     seen = frame.iloc[: plan.test[0]]
-    model, facts, summary = learn(seen, plan, recipe, run)
-    model.cpu()
-    calibrate(model, make_inputs(model, seen), plan)
-    keep_tail(model, frame)
+
+    def calibrated() -> tuple[ForecastModel, dict[str, Any]]:
+        model, facts, summary = learn(seen, plan, recipe, run, stages)
+        model.cpu()
+        calibrate(model, make_inputs(model, seen), plan)
+        keep_tail(model, frame)
+        if limits is not None:
+            limits.keep(model)
+        return model, {"facts": facts, "summary": summary}
+
+    def refitted() -> tuple[ForecastModel, dict[str, Any]]:
+        final = copy.deepcopy(model)
+        follow_rows(final, frame)
+        refit(final, frame, plan, recipe, run, found["facts"], found["summary"])
+        return final, {}
+
+    model, found = _model(stages.once("calibration", calibrated))
+    whole_summary = found["summary"] | found["facts"]
     if not recipe.refit:
-        return summary | facts, model, None
-    final = copy.deepcopy(model)
-    follow_rows(final, frame)
-    refit(final, frame, plan, recipe, run, facts, summary)
-    return summary | facts, final, model
+        return whole_summary, model, None
+    final, _ = _model(stages.once("refit", refitted))
+    return whole_summary, final, model
+
+
+def _model(stage: tuple[ForecastModel | None, dict[str, Any]]) -> tuple[ForecastModel, dict[str, Any]]:
+    model, facts = stage
+    assert model is not None
+    return model, facts
 
 
 def refit(
@@ -211,30 +272,38 @@ def follow_rows(model: ForecastModel, frame: pd.DataFrame) -> int:
 
 
 def learn(
-    frame: pd.DataFrame, plan: Plan, recipe: ForecastRecipe, run: Run
+    frame: pd.DataFrame, plan: Plan, recipe: ForecastRecipe, run: Run, stages: Stages | None = None
 ) -> tuple[ForecastModel, dict[str, Any], dict[str, Any]]:
-    """Everything but the calibration: linear path, attention path, and the choice between them.
+    """Everything but the calibration: linear path and blend, attention path, and the choice between them.
 
     Args:
         frame: the rows before the test block.
         plan: the plan of the whole table.
         recipe: the recipe.
         run: where the shared loop writes.
+        stages: those that are finished; none when None.
 
     Returns:
         The model, what was chosen, and the loop's summary.
     """
-    model, facts = build(frame, plan, recipe)
+    stages = stages or Stages(None, recipe, frame)
+    model, facts = _model(stages.once("ridge", lambda: build(frame, plan, recipe)))
     if not recipe.attention:
         model.attention_weight.zero_()
         return model, facts, {}
-    inputs = make_inputs(model, frame)
-    summary = fit(make_task(model, inputs, plan, recipe), recipe, run)
-    chosen = select(model, inputs, plan)
+
+    def attended() -> tuple[ForecastModel, dict[str, Any]]:
+        inputs = make_inputs(model, frame)
+        summary = fit(make_task(model, inputs, plan, recipe), recipe, run)
+        chosen = select(model, inputs, plan)
+        return model.cpu(), {"summary": summary, "chosen": chosen}
+
+    model, found = _model(stages.once("attention", attended))
+    summary, chosen = found["summary"], found["chosen"]
     if chosen["kept"]:
-        gain, weight = chosen["relative_gain"], chosen["weight"]
-        steps = int(summary["steps"])
-        chosen |= confirm(frame, plan, recipe, run, steps=steps, gain=gain, weight=weight, like=model)
+        chosen |= confirm(
+            frame, plan, recipe, run, steps=int(summary["steps"]), chosen=chosen, like=model, stages=stages
+        )
         model.attention_weight.fill_(chosen["weight"] if chosen["kept"] else 0.0)
     facts["attention"] = chosen
     return model, facts, summary
@@ -247,27 +316,31 @@ def confirm(
     run: Run,
     *,
     steps: int,
-    gain: float,
-    weight: float,
+    chosen: dict[str, Any],
     like: ForecastModel,
+    stages: Stages,
 ) -> dict[str, Any]:
     """Train the attention path on rolling folds too: what validation liked counts only if it helps there as well.
 
-    Its weight is the mean of the best ones on the folds and on validation. ``like`` is the model whose gain and
-    weight on validation are given.
+    Its weight is the mean of the best ones on the folds and on validation. ``chosen`` is what :func:`select` found for
+    the model ``like`` on validation.
     """
-    recipe = replace(recipe, steps=steps, epochs=None, minutes=None)
-    gains, weights = [], [weight]
-    for train_block, scored in rolling_folds(plan.train, folds=FOLDS, horizon=recipe.horizon):
+    short = replace(recipe, steps=steps, epochs=None, minutes=None)
+    gains, weights = [], [chosen["weight"]]
+    for number, (train_block, scored) in enumerate(rolling_folds(plan.train, folds=FOLDS, horizon=recipe.horizon)):
         part = replace(plan, train=train_block, validation=scored)
         rows = frame.iloc[: scored[1]]
-        model, _ = build(rows, part, recipe, like=like)
-        inputs = make_inputs(model, rows)
-        _fit_aside(make_task(model, inputs, part, recipe), recipe, run)
-        found = select(model, inputs, part)
+
+        def gained(part: Plan = part, rows: pd.DataFrame = rows) -> tuple[None, dict[str, Any]]:
+            model, _ = build(rows, part, short, like=like)
+            inputs = make_inputs(model, rows)
+            _fit_aside(make_task(model, inputs, part, short), short, run)
+            return None, select(model, inputs, part)
+
+        _, found = stages.once(f"selection-{number}", gained)
         gains.append(found["relative_gain"])
         weights.append(found["weight"])
-    verdict = judge([*gains, gain])
+    verdict = judge([*gains, chosen["relative_gain"]])
     weight = sum(weights) / len(weights)
     return {"kept": verdict.kept, "gains": list(verdict.gains), "gain_error": verdict.standard_error, "weight": weight}
 
