@@ -261,7 +261,7 @@ def _hide(x: Tensor, mask: Mask | Tensor | None, cache: Cache | None, blocks: It
     if mask is None or attention is None:
         return x
     if isinstance(mask, Tensor):
-        mask = Dense(mask > float("-inf") if mask.dtype.is_floating_point else mask)
+        mask = Dense(mask != float("-inf") if mask.dtype.is_floating_point else mask)
     key_length = x.shape[1] + (0 if cache is None else cache.layer_length(attention))
     mask.check((x.shape[0], attention.heads, x.shape[1], key_length))
     return without_unseen(x, None, None, mask, key_length, more_to_come=cache is not None)[0]

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .compiled import tiles
-from .mask import Causal, Grid, Mask
+from .mask import Causal, Grid, Mask, any_along
 from .position import ScoreBias
 
 __all__ = ["KERNELS", "attention_weights", "dense", "explicit", "flex", "sdpa", "sum_biases"]
@@ -29,7 +29,7 @@ def attention_weights(query: Tensor, key: Tensor, mask: Tensor | None = None, bi
         query: (batch, heads, query_length, head_dim), as are the weights' first axes.
         key: (batch, heads, key_length, head_dim).
         mask: boolean, broadcasts to (batch, heads, query_length, key_length); True means 'may attend'.
-        bias: added to the scores, of the mask's shape.
+        bias: added to the scores, of the mask's shape, finite.
 
     Returns:
         (batch, heads, query_length, key_length); a row that may attend to nothing is zero.
@@ -88,15 +88,13 @@ def sdpa(
     if not biases and (mask is None or is_plain_causal(mask, query.shape[2], key.shape[2])):
         return F.scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=mask is not None)
     allowed, bias = dense(query, key, mask, biases)
-    if bias is None:
-        assert allowed is not None
-        nothing = ~allowed.any(dim=-1, keepdim=True)
-        # A row without any key is NaN in some backends: let it see everything, and take the result away.
-        added = allowed | nothing
-    else:
-        hidden = bias == float("-inf") if allowed is None else ~allowed | (bias == float("-inf"))
-        nothing = hidden.all(dim=-1, keepdim=True)
-        added = _in_range(bias, query.dtype).masked_fill(hidden, float("-inf")).masked_fill(nothing, 0.0)
+    added = None if bias is None else _in_range(bias, query.dtype)
+    if allowed is None:
+        return F.scaled_dot_product_attention(query, key, value, attn_mask=added, dropout_p=dropout)
+    nothing = ~any_along(allowed, -1, keepdim=True)
+    # A row without any key is NaN in some backends: let it see everything, and take the result away.
+    allowed = allowed | nothing
+    added = allowed if added is None else added.masked_fill(~allowed, float("-inf"))
     out = F.scaled_dot_product_attention(query, key, value, attn_mask=added, dropout_p=dropout)
     return out.masked_fill(nothing, 0.0)
 
@@ -162,19 +160,12 @@ def _scores(query: Tensor, key: Tensor, mask: Tensor | None, bias: Tensor | None
     # Scaling the query before the product keeps float16 from overflowing where the scaled score would not.
     scores = (query * query.shape[-1] ** -0.5) @ key.transpose(-2, -1)
     scores = scores.float() if scores.dtype in HALF else scores
-    nothing = None
     if bias is not None:
         scores = scores + bias
-        if mask is None:
-            nothing = (bias == float("-inf")).all(dim=-1, keepdim=True)
-            return scores.masked_fill(nothing, 0.0), nothing
-        mask = mask & (bias > float("-inf"))
-    if mask is not None:
-        nothing = ~mask.any(dim=-1, keepdim=True)
-        scores = scores.masked_fill(~(mask | nothing), float("-inf"))
-    if bias is not None:
-        scores = scores.masked_fill(nothing, 0.0)
-    return scores, nothing
+    if mask is None:
+        return scores, None
+    nothing = ~any_along(mask, -1, keepdim=True)
+    return scores.masked_fill(~(mask | nothing), float("-inf")), nothing
 
 
 def sum_biases(biases: Sequence[ScoreBias], grid: Grid) -> Tensor | None:
@@ -189,10 +180,9 @@ def dense(
     query: Tensor, key: Tensor, mask: Mask | None, biases: Sequence[ScoreBias]
 ) -> tuple[Tensor | None, Tensor | None]:
     """The mask and the sum of the biases on the whole grid, (batch or 1, heads or 1, query_length, key_length)."""
-    lengths, device = (query.shape[2], key.shape[2]), query.device
-    allowed = None if mask is None else mask.materialize(*lengths, device, query.shape[1])
-    rows, columns = (torch.arange(length, device=device) for length in lengths)
-    return allowed, sum_biases(biases, Grid(rows.unsqueeze(1), columns.unsqueeze(0), *lengths))
+    size = query.shape[2], key.shape[2], query.device
+    allowed = None if mask is None else mask.materialize(*size, query.shape[1])
+    return allowed, sum_biases(biases, Grid.of_all(*size))
 
 
 def _in_range(x: Tensor, dtype: torch.dtype) -> Tensor:

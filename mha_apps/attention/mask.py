@@ -16,7 +16,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from math import lcm
 
 import torch
 from torch import Tensor
@@ -48,6 +47,13 @@ class Grid:
     key_length: int
     batch: Tensor | None = None
     head: Tensor | None = None
+    whole: bool = False  # all queries and all keys, in order: a tensor can be taken as it stands
+
+    @classmethod
+    def of_all(cls, query_length: int, key_length: int, device: torch.device | str | None = None) -> Grid:
+        """Every pair, on a grid (query_length, key_length)."""
+        query, key = (torch.arange(length, device=device) for length in (query_length, key_length))
+        return cls(query.unsqueeze(1), key.unsqueeze(0), query_length, key_length, whole=True)
 
     @property
     def position(self) -> Tensor:
@@ -93,16 +99,16 @@ class Mask:
         ``heads`` matters to ``PerHead`` alone, which without it has one row per pattern, or as many as the masks
         beside it tell heads apart.
         """
-        query = torch.arange(query_length, device=device)
-        return self.at(query, torch.arange(key_length, device=device), query_length, key_length, heads)
+        return self._on(Grid.of_all(query_length, key_length, device), heads)
 
     def at(self, query: Tensor, key: Tensor, query_length: int, key_length: int, heads: int | None = None) -> Tensor:
         """The rows and columns at the given indices, (batch or 1, heads or 1, rows, columns)."""
-        grid = Grid(query.unsqueeze(1), key.unsqueeze(0), query_length, key_length)
+        return self._on(Grid(query.unsqueeze(1), key.unsqueeze(0), query_length, key_length), heads)
+
+    def _on(self, grid: Grid, heads: int | None) -> Tensor:
         allowed = self.for_heads(self.heads if heads is None else heads).allowed(grid)
         allowed = allowed.reshape((1,) * (4 - allowed.dim()) + tuple(allowed.shape))
-        # shape[0] and not len(), which would fix the length of an exported graph.
-        return allowed.expand(allowed.shape[0], allowed.shape[1], query.shape[0], key.shape[0])
+        return allowed.expand(allowed.shape[0], allowed.shape[1], grid.query.shape[0], grid.key.shape[1])
 
     def support(self, query_length: int, key_length: int) -> list[Pattern]:
         """Patterns that together hold every pair that this mask allows (and maybe more)."""
@@ -122,13 +128,13 @@ class Mask:
         if self.band is not None:
             return _seen_in_band(self.band, query_length, key_length, device)
         if torch.compiler.is_compiling():
-            return self.materialize(query_length, key_length, device).any(dim=2)
+            return any_along(self.materialize(query_length, key_length, device), 2)
         rows = max(2**24 // max(key_length, 1), 1)
         key = torch.arange(key_length, device=device)
         seen = None
         for start in range(0, max(query_length, 1), rows):
             query = torch.arange(start, min(start + rows, query_length), device=device)
-            part = self.at(query, key, query_length, key_length).any(dim=2)
+            part = any_along(self.at(query, key, query_length, key_length), 2)
             seen = part if seen is None else seen | part
         return seen
 
@@ -459,6 +465,8 @@ class Dense(Mask):
     def allowed(self, grid: Grid) -> Tensor:
         mask = self.mask.to(grid.device)
         check_lengths(mask, grid.query_length, grid.key_length)
+        if grid.whole and as_it_stands(mask, grid.key_length):
+            return mask
         query = grid.query if mask.shape[-2] > 1 else grid.query * 0
         key = grid.key if mask.shape[-1] > 1 else grid.key * 0
         if grid.batch is None or grid.head is None or mask.dim() == 2:
@@ -469,7 +477,7 @@ class Dense(Mask):
 
     def seen_by_head(self, query_length: int, key_length: int, device: torch.device) -> Tensor:
         check_lengths(self.mask, query_length, key_length)
-        seen = self.mask.any(dim=-2).expand(*self.mask.shape[:-2], key_length).to(device)
+        seen = any_along(self.mask, -2).expand(*self.mask.shape[:-2], key_length).to(device)
         return seen if seen.dim() == 3 else seen[None, None]
 
     def check(self, shape: Shape) -> None:
@@ -495,7 +503,7 @@ class _Pair(Mask):
 
     @property
     def heads(self) -> int:  # type: ignore[override]
-        return _common_heads(self.first, self.second)
+        return pattern.common_multiple(self.first.heads, self.second.heads)
 
     @property
     def lengths(self) -> tuple[int | None, int | None]:  # type: ignore[override]
@@ -515,7 +523,7 @@ class _Pair(Mask):
         self.second.check(shape)
 
     def head_groups(self) -> int:
-        return lcm(self.first.head_groups(), self.second.head_groups())
+        return pattern.common_multiple(self.first.head_groups(), self.second.head_groups())
 
 
 @dataclass(frozen=True)
@@ -695,7 +703,7 @@ def parse_mask(mask: Mask | Tensor | None, shape: Shape) -> tuple[Mask | None, T
         shape: (batch, heads, query_length, key_length) that it must broadcast to.
 
     Returns:
-        a mask for as many heads; and a tensor, beside a mask where it holds -inf.
+        a mask for as many heads, which also says where a float tensor holds -inf; and that tensor with 0 there.
 
     Raises:
         ValueError: for integers, 3-D tensors, wrong shapes, and anything that is no mask.
@@ -715,17 +723,34 @@ def parse_mask(mask: Mask | Tensor | None, shape: Shape) -> tuple[Mask | None, T
         raise ValueError(f"got an integer mask ({mask.dtype}): use .bool(), where True means 'may attend'")
     check_dims(mask)
     check_shape(mask, shape)
-    hidden = mask == float("-inf")
     if torch.compiler.is_compiling() or torch.jit.is_tracing():
-        return Dense(~hidden), mask  # a graph cannot ask whether there are any
-    zeros_and_ones = ((mask == 0) | (mask == 1)).all() & mask.any()
-    suspicious, hides = torch.stack([zeros_and_ones, hidden.any()]).tolist()
-    if suspicious:
+        hidden = mask == float("-inf")  # a graph cannot ask whether there are any
+        return Dense(~hidden), mask.masked_fill(hidden, 0.0)
+    least, most = torch.stack(mask.detach().aminmax()).tolist() if mask.numel() else (0.0, 0.0)
+    if most == 1.0 and least in (0.0, 1.0) and bool(((mask == 0) | (mask == 1)).all()):
         warnings.warn(
             "a float mask is added to the scores, and this one holds only 0 and 1: was .bool() meant?",
             stacklevel=4,
         )
-    return Dense(~hidden) if hides else None, mask
+    if least != float("-inf"):
+        return None, mask
+    hidden = mask == float("-inf")
+    if most <= 0.0 and not mask.requires_grad and bool((hidden | (mask == 0)).all()):
+        return Dense(~hidden), None
+    return Dense(~hidden), mask.masked_fill(hidden, 0.0)
+
+
+def as_it_stands(mask: Tensor, key_length: int) -> bool:
+    """Whether kernels can read a tensor's rows in place."""
+    return mask.shape[-1] == key_length and mask.stride(-1) == 1
+
+
+def any_along(mask: Tensor, dim: int, keepdim: bool = False) -> Tensor:
+    """``mask.any(dim)``, which on CPUs takes 50 times as long as a maximum does."""
+    tracing = torch.compiler.is_compiling() or torch.onnx.is_in_onnx_export()
+    if mask.device.type == "cpu" and not tracing and mask.shape[dim]:
+        return mask.view(torch.uint8).amax(dim, keepdim).view(torch.bool)
+    return mask.any(dim, keepdim)
 
 
 def check_dims(mask: Tensor) -> None:
@@ -773,11 +798,6 @@ def _or(parts: Iterable[Tensor | None]) -> Tensor | None:
             return None
         total = part if total is None else total | part
     return total
-
-
-def _common_heads(first: Mask, second: Mask) -> int:
-    a, b = first.heads, second.heads
-    return a if b == 1 else b if a == 1 else lcm(a, b)
 
 
 def _common_lengths(*masks: Mask) -> tuple[int | None, int | None]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import lcm
 from typing import TYPE_CHECKING
 
 import torch
@@ -120,7 +119,7 @@ class Band(Pattern):
         right = (
             self.right if other.right is None else other.right if self.right is None else min(self.right, other.right)
         )
-        return Band(left, right, lcm(self.step, other.step))
+        return Band(left, right, common_multiple(self.step, other.step))
 
     def part(self, query_length: int, key_length: int, tiling: Tiling, device: torch.device) -> Part:
         tiles: list[Tile] = []
@@ -240,6 +239,14 @@ class Cells(Pattern):
         return Part(tiles, order, order)
 
 
+def common_multiple(first: int, second: int) -> int:
+    """The least one, by Euclid; ``math.lcm`` takes no symbolic number of a graph."""
+    divisor, rest = first, second
+    while rest:
+        divisor, rest = rest, divisor % rest
+    return first // divisor * second
+
+
 def member(index: Tensor, tokens: tuple[int, ...]) -> Tensor:
     """Which entries of ``index`` are among the tokens."""
     inside = torch.zeros_like(index, dtype=torch.bool)
@@ -260,7 +267,7 @@ def _intersect(a: Pattern, b: Pattern, query_length: int, key_length: int) -> Pa
         return Columns(tuple(token for token in a.tokens if token in b.tokens))
     if isinstance(a, Rows) and isinstance(b, Rows):
         return Rows(tuple(token for token in a.tokens if token in b.tokens))
-    return min(a, b, key=lambda pattern: pattern.pairs(query_length, key_length))
+    return a if a.pairs(query_length, key_length) <= b.pairs(query_length, key_length) else b
 
 
 def union(patterns: list[Pattern], query_length: int, key_length: int) -> list[Pattern]:

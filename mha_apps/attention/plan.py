@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from .kernel import CPU_HAS_BF16_UNITS, HALF, has_half_units, is_plain_causal
-from .mask import Mask
+from .mask import Dense, Mask
 from .pattern import Band, Pattern, covered
 from .position import ScoreBias
 from .tiled import step_sizes
@@ -132,17 +132,18 @@ def attention_memory(
             (
                 size * ((2 if training else 1) * scores + (2 * rows if training else rows) * head_dim)
                 + (size * (3 if training else 1) * columns * head_dim if copied or dtype in HALF else 0)
-                + (0 if mask is None or mask.key_only(query_length) else 10 * block)
+                + (0 if mask is None or mask.key_only(query_length) else (10 if mask.relative else 4) * block)
                 for scores, rows, columns, block, copied in steps
             ),
             default=0,
         )
     pairs = query_length * key_length
-    matrix = 0
+    matrix, mask_heads = 0, 1
     if mask is not None and not (kernel == "sdpa" and is_plain_causal(mask, query_length, key_length)):
         corner = torch.arange(1)
         varied = mask.at(corner, corner, query_length, key_length, heads).shape
-        matrix = varied[0] * varied[1] * pairs
+        mask_heads = varied[1]
+        matrix = varied[0] * mask_heads * pairs
     if kernel == "explicit":
         scores = batch * heads * pairs
         if dtype in HALF and not raised:
@@ -153,13 +154,14 @@ def attention_memory(
         raise ValueError(f"memory is known for explicit, sdpa, banded and strided, not for {kernel!r}")
     block = min(256 if query_length >= 768 else 64 if query_length >= 192 else 32, query_length)
     buffer = torch.get_num_threads() * block * min(512, key_length)
-    bools = matrix if mask is not None and mask.key_only(query_length) else 2 * matrix
     if not training:
+        made = mask is not None and not isinstance(mask, Dense) and not mask.key_only(query_length)
+        bools = 2 * matrix if made else matrix
         return own * queries + (4 if own >= 4 else 6) * buffer + own * matrix + bools
     kept = size if raised else own
-    needed = kept * (queries + inputs) + 2 * size * buffer + bools
+    needed = kept * (queries + inputs) + 2 * size * buffer + matrix
     if matrix:
-        needed += kept * batch * pairs  # the backward pass expands it
+        needed += kept * batch * mask_heads * pairs  # the backward pass expands it
     if raised:
         needed += size * (inputs + queries) + own * queries
     return needed

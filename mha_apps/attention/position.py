@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from .mask import Grid, check_lengths
+from .mask import Grid, as_it_stands, check_lengths
 
 __all__ = ["ALiBi", "Learned", "Position", "RelativeBias", "Rotary", "ScoreBias", "Sinusoidal"]
 
@@ -22,7 +22,7 @@ __all__ = ["ALiBi", "Learned", "Position", "RelativeBias", "Rotary", "ScoreBias"
 class ScoreBias:
     """Something that is added to the scores, which kernels read tile by tile.
 
-    ``tensor`` holds its numbers, and may be learned.
+    ``tensor`` holds its numbers, which are finite (who may not attend is up to the mask), and may be learned.
     """
 
     tensor: Tensor
@@ -80,11 +80,13 @@ class TensorBias(ScoreBias):
     tensor: Tensor
 
     def _index(self, grid: Grid) -> tuple[Tensor, Tensor]:
-        check_lengths(self.tensor, grid.query_length, grid.key_length)
         query = grid.query if self.tensor.shape[-2] > 1 else grid.query * 0
         return query, grid.key if self.tensor.shape[-1] > 1 else grid.key * 0
 
     def read(self, grid: Grid) -> Tensor:
+        check_lengths(self.tensor, grid.query_length, grid.key_length)
+        if grid.whole and as_it_stands(self.tensor, grid.key_length):
+            return self.tensor
         if grid.batch is None or grid.head is None or self.tensor.dim() == 2:
             return self.tensor[(..., *self._index(grid))]
         batch = grid.batch if self.tensor.shape[0] > 1 else grid.batch * 0

@@ -209,9 +209,11 @@ class Drawer:
         return Case(attention, dtype, mask, key_mask, chunks, lengths, cross)
 
     def float_mask(self, lengths: tuple[int, int], dtype: torch.dtype) -> Tensor:
-        shape = self.draw.choice([lengths, (BATCH, 1, 1, lengths[1]), (BATCH, HEADS, *lengths)])
-        mask = torch.randn(shape).masked_fill(torch.rand(shape) < 0.3, self.draw.choice([-torch.inf, 0.0]))
-        mask = mask.masked_fill(torch.rand(lengths[1]) < 0.2, self.draw.choice([-torch.inf, 0.5]))
+        shapes = [lengths, (1, lengths[1]), (lengths[0], 1), (BATCH, 1, 1, lengths[1]), (BATCH, HEADS, *lengths)]
+        shape = self.draw.choice(shapes)
+        mask = torch.randn(shape) * self.draw.choice([0.0, 1.0, 1.0])
+        mask = mask.masked_fill(torch.rand(shape) < 0.3, self.draw.choice([-torch.inf, 0.0]))
+        mask = mask.masked_fill(torch.rand(shape[-1]) < 0.2, self.draw.choice([-torch.inf, 0.5]))
         return mask.to(self.draw.choice([torch.float32, dtype])).requires_grad_(self.draw.random() < 0.5)
 
 

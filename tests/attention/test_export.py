@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from mha_apps.attention import (
     Dense,
     Dilated,
     Global,
+    Mask,
     MultiHeadAttention,
     Padding,
     PerHead,
@@ -77,6 +79,26 @@ def test_every_kernel_compiles_whole_at_any_length(kind: str, kernel: str) -> No
 @pytest.mark.parametrize("kernel", ["sdpa", "banded"])
 def test_the_code_of_the_compiler_gives_the_same(kernel: str) -> None:
     check_compiled(Masked("windowed", kernel), "inductor")
+
+
+MADE_OF_TENSORS = {
+    "float": lambda length: torch.zeros(length, length).masked_fill(torch.arange(length) > 5, -torch.inf),
+    "groups and heads": lambda length: (
+        PerHead([Window(2, 2), Strided(3)]) & Dense(torch.rand(2, 4, length, length) < 0.5)
+    ),
+}
+
+
+@pytest.mark.parametrize("make", MADE_OF_TENSORS.values(), ids=MADE_OF_TENSORS.keys())
+def test_masks_made_of_tensors_compile_whole_at_any_length(make: Callable[[int], Tensor | Mask]) -> None:
+    torch._dynamo.reset()
+    attention = MultiHeadAttention(32, 4, kv_heads=2)
+    compiled = torch.compile(lambda x, m: attention(x, mask=m), fullgraph=True, dynamic=True, backend="eager")
+    for length in (9, 12):
+        x, mask = torch.randn(2, length, 32), make(length)
+        if isinstance(mask, Tensor):
+            x[:, 6:] = torch.nan
+        torch.testing.assert_close(compiled(x, mask), attention(x, mask=mask))
 
 
 def test_a_mask_survives_the_way_through_an_operator() -> None:

@@ -28,7 +28,7 @@ from mha_apps.attention import (
 )
 from mha_apps.attention import tiled as tiled_module
 from mha_apps.attention.kernel import KERNELS, flex
-from mha_apps.attention.mask import Grid
+from mha_apps.attention.mask import Grid, parse_mask
 from mha_apps.attention.position import TensorBias
 
 BATCH, HEADS = 2, 4
@@ -266,7 +266,8 @@ def test_the_least_number_of_float32_hides_and_a_row_of_it_is_not_one_that_sees_
     added[3] = torch.finfo(torch.float32).min
     added[2] = -torch.inf
     with torch.no_grad():
-        out = KERNELS[kernel](query, key, value, None, [TensorBias(added)], 0.0)
+        mask, finite = parse_mask(added, (BATCH, HEADS, 5, 7))
+        out = KERNELS[kernel](query, key, value, mask, [TensorBias(finite)], 0.0)
     expected = value[:, :, :4].double().mean(dim=2, keepdim=True).expand(-1, -1, 5, -1).clone()
     expected[:, :, 3], expected[:, :, 2] = value.double().mean(dim=2), 0.0
     assert_close(out, expected, 2e-2)
