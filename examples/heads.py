@@ -105,17 +105,21 @@ def draw(
     labels, place = [], 0
     for layer, all_gone in enumerate(gone):
         values = [value for (number, _), value in alone.items() if number == layer]
-        for name, value in [*((f"head {head}", value) for head, value in enumerate(values)), ("all", all_gone)]:
+        for name, value in [*((str(head), value) for head, value in enumerate(values)), ("all", all_gone)]:
             lost = 100 * (whole - value)
             ax.bar(place, lost, color=COLOURS[layer % len(COLOURS)], hatch="//" if name == "all" else None, ec="white")
             ax.text(place, max(lost, 0) + 0.4, f"{lost:.1f}", ha="center", fontsize=8)
-            labels.append(f"{name}\nlayer {layer}" if name == "head 0" else name)
+            labels.append(f"{name}\nlayer {layer}" if name == "all" else name)
             place += 1
         labels.append("")
         place += 1
     ax.set_xticks(range(place), labels, fontsize=8)
     ax.tick_params(axis="x", length=0)
-    ax.set(ylabel="points of accuracy lost", title=f"what removing heads costs, of {whole:.1%} test accuracy")
+    ax.set(
+        xlabel="head removed",
+        ylabel="points of accuracy lost",
+        title=f"what removing heads costs, of {whole:.1%} test accuracy",
+    )
     save(picture, out)
 
 

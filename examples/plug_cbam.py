@@ -26,7 +26,7 @@ def main(
         before, after = (evaluate(which)["top1"] for which in (plain, gated.path))
         labels = [images.classes[number] for number in images.labels[:2]]
         picture = plot_gates(gated.model(GatedCNN), images.images[:2], labels=labels)
-    picture.set_size_inches(11, 3.6)
+    picture.set_size_inches(11, 3.2)
     save(picture, out)
     table(["network", "accuracy"], [("without gates", before), ("CBAM, trained on", after)])
     print(f"CBAM leaves the outputs {'equal to the bit' if same else 'changed'}; {before:.1%} became {after:.1%}.")
