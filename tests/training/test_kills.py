@@ -20,7 +20,7 @@ TRAINERS = {
     # Small models, so that a step takes milliseconds; with dropout, averaging and augmentation to be taken up again.
     "vit": "--data digits --epochs 15 --batch-size 64 --depth 2 --dim 16 --heads 2 --ema 0.9 --dropout 0.1 --mixup 0.4",
     "cnn": "--data digits --epochs 15 --batch-size 64 --model resnet8 --gate cbam --erasing 0.2",
-    "forecast": "--epochs 8 --validate-steps 20 --horizon 24 --look-back 72 --dim 8 --heads 2 --layers 1",
+    "forecast": "--no-trees --epochs 8 --validate-steps 20 --horizon 24 --look-back 72 --dim 8 --heads 2 --layers 1",
 }
 
 
