@@ -6,7 +6,7 @@ task that is about distance alone, "name the token three places back", trained o
 codes that act on distances (rotary: Su et al. 2021; relative: Shaw et al. 2018), and not by codes that are added to the
 tokens, at the entry or in every layer.
 
-Look at where each curve falls. Beyond four times the trained length rotary and relative fade too: the weight that each
+Look at where each curve falls. From four times the trained length on rotary and relative fade too: the weight that each
 wrong key gets is small, but there are ever more of them. ALiBi (Press et al. 2022) prefers what is near, smoothly: it
 has no way to point at exactly three back, at any length.
 """
@@ -138,7 +138,7 @@ def draw(accuracy: dict[str, dict[int, float]], out: Path) -> None:
     for colour, marker, (way, found) in zip(COLOURS, "osv^DPX", accuracy.items(), strict=True):
         right.plot(LENGTHS, list(found.values()), marker=marker, color=colour, label=way)
     right.axvline(TRAINED, color="0.5", ls="--", lw=1)
-    right.text(TRAINED * 1.03, 0.02, "trained length; learned ones end here", color="0.4")
+    right.text(TRAINED * 1.03, 0.02, "trained length:\nlearned ones end", color="0.4")
     right.set(xlabel="length, tokens", ylabel="accuracy", ylim=(0, 1.03), title=f"naming the token {BACK} places back")
     right.set_xscale("log", base=2)
     right.set_xticks(LENGTHS, LENGTHS)
