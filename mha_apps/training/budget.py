@@ -69,7 +69,8 @@ class Budget:
         """Share that is used, 0 to 1, the same in every process."""
         if not self.timed:
             return step / self.limit
-        return min(1.0, processes.most(self.seconds)[0] / max(self.usable, 1e-9))
+        # Each process has timed for itself what comes later: the share is agreed on, not the seconds.
+        return processes.most(min(1.0, self.seconds / max(self.usable, 1e-9)))[0]
 
     def seconds_left(self, used: float) -> float:
         """An estimate for people."""
