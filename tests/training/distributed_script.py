@@ -22,7 +22,7 @@ TRAINERS = {
     "cnn": ("mha_apps.cnn.train", "--data digits --batch-size 64 --model resnet8 --learning-rate 0.02"),
     "forecast": (
         "mha_apps.forecast.trainer",
-        "CSV --dropout 0 --horizon 24 --look-back 72 --dim 8 --heads 2 --layers 1 --patience 1000",
+        "CSV --no-trees --dropout 0 --horizon 24 --look-back 72 --dim 8 --heads 2 --layers 1 --patience 1000",
     ),
 }
 

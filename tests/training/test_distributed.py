@@ -79,7 +79,9 @@ def test_two_processes_evaluate_each_example_once(folders, kind):
 @pytest.mark.parametrize("kind", ["vit", "cnn", "forecast"])
 def test_two_processes_write_and_print_once(tmp_path, kind):
     launcher = [*ACCELERATE, "--multi_gpu", "--main_process_port", "0"] if kind == "cnn" else [*TORCHRUN, "2"]
-    source = ["sample", "--horizon", "24", "--look-back", "48"] if kind == "forecast" else ["--data", "digits"]
+    source = (
+        ["sample", "--no-trees", "--horizon", "24", "--look-back", "48"] if kind == "forecast" else ["--data", "digits"]
+    )
     command = [*launcher, "-m", "mha_apps", kind, "train", *source, *SMALL, "--steps", "20", "--json"]
     code, out, err = ended([*command, "--out", str(tmp_path / "run")])
     assert code == 0, err[-3000:]
