@@ -179,7 +179,7 @@ def sum_biases(biases: Sequence[ScoreBias], grid: Grid) -> Tensor | None:
 def dense(
     query: Tensor, key: Tensor, mask: Mask | None, biases: Sequence[ScoreBias]
 ) -> tuple[Tensor | None, Tensor | None]:
-    """The mask and the sum of the biases on the whole grid, (batch or 1, heads or 1, query_length, key_length)."""
+    """The mask and the sum of the biases, broadcasting to (batch, heads, query_length, key_length)."""
     size = query.shape[2], key.shape[2], query.device
     allowed = None if mask is None else mask.materialize(*size, query.shape[1])
     return allowed, sum_biases(biases, Grid.of_all(*size))
