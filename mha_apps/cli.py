@@ -267,13 +267,17 @@ class ForecastPredict(Verb):
     """Newer rows to continue from; the end of the training data when not given."""
     levels: tuple[int, ...] = (80, 95)
     """Intervals to give, in percent: 80, 95 or both."""
+    alert: str | None = None
+    """A condition such as 'temp>80', in quotes: print its probability at each step instead."""
     out: Path | None = None
     """The .csv file to write; forecast.csv in the run folder when not given."""
 
     def run(self) -> Answer:
-        from mha_apps.forecast import predict
+        from mha_apps.forecast import alert, predict
 
         _require_output(self.out, (".csv", ".json"), [self.csv or ""])
+        if self.alert is not None:
+            return _table(alert(self.folder, self.csv, self.alert), self.out)
         return _table(predict(self.folder, self.csv, levels=self.levels), self.out or self.folder / "forecast.csv")
 
 
@@ -292,6 +296,21 @@ class ForecastBacktest(Verb):
         from mha_apps.forecast import backtest
 
         return _facts(backtest(self.folder, self.csv, trees=self.trees))
+
+
+@dataclass(kw_only=True)
+class ForecastScore(Verb):
+    """Flag what is odd in new rows: values outside their intervals, stuck sensors, drift."""
+
+    csv: Annotated[Positional[str], tyro.conf.arg(metavar="CSV")]
+    """The rows to look at; `sample` is the embedded weather data."""
+    folder: Annotated[Positional[Path], tyro.conf.arg(metavar="RUN")]
+    """The run folder that `forecast train` made."""
+
+    def run(self) -> Answer:
+        from mha_apps.forecast import score
+
+        return _facts(score(self.folder, self.csv))
 
 
 @dataclass(kw_only=True)
@@ -446,6 +465,7 @@ VERBS: dict[str, dict[str, type[Verb]]] = {
         "train": ForecastTrain,
         "predict": ForecastPredict,
         "backtest": ForecastBacktest,
+        "score": ForecastScore,
         "benchmark": ForecastBenchmark,
     },
     "cnn": {

@@ -7,4 +7,6 @@ from .model import ForecastModel as ForecastModel
 from .predict import predict as predict
 from .reading import read_sensor_csv as read_sensor_csv
 from .recipe import ForecastRecipe as ForecastRecipe
+from .score import alert as alert
+from .score import score as score
 from .trainer import train as train

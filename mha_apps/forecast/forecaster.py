@@ -195,9 +195,10 @@ class Forecaster(BaseEstimator):
             raise InputError(f"{folder}: holds no forecaster ({_PARAMETERS} is missing); name a folder that save made")
         try:
             content = json.loads((folder / _PARAMETERS).read_text(encoding="utf-8"))
-            forecaster = cls(**content["parameters"])
+            parameters = content["parameters"].items()  # JSON has no tuples
+            forecaster = cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in parameters})
             forecaster.facts_ = content["facts"]
-        except (OSError, ValueError, TypeError, KeyError) as error:
+        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
             raise InputError(f"{folder / _PARAMETERS}: cannot be read ({error}); save the forecaster again") from error
         forecaster.model_ = load_folder(folder / "model", "save the forecaster again")
         forecaster.held_out_ = load_folder(folder / "heldout", "save the forecaster again")

@@ -57,6 +57,9 @@ def check_frame(model: ForecastModel, frame: pd.DataFrame, source: str) -> pd.Da
         )
     if frame.empty or frame.shape[1] == 0:
         raise InputError(f"{source}: no numeric column to forecast; name one column per sensor")
+    if len(frame) == 1:  # one row has no step of its own
+        index = pd.date_range(frame.index[0], periods=1, freq=model.frequency)
+        frame = frame.set_axis(index) if index[0] == frame.index[0] else frame
     return frame
 
 

@@ -163,6 +163,7 @@ def prepare(
     Returns:
         A summary, the model that forecasts, and the one that never saw the test block, None if it is the same.
     """
+    run.begin()
     stages = Stages(run, recipe, frame)
     seen = frame.iloc[: plan.test[0]]
 

@@ -132,3 +132,23 @@ def test_a_strange_series_gets_a_finite_forecast_and_does_not_harm_the_others(ki
     table = forecaster.predict()
     assert np.isfinite(table.drop(columns=["unique_id", "ds"]).to_numpy()).all()
     assert (table.loc[table["unique_id"] == "b", "mean"] - 100).abs().max() < 3
+
+
+@pytest.mark.parametrize("rows", [1, 2, 4])
+def test_a_table_shorter_than_the_horizon_is_continued_all_the_same(fitted, rows):
+    table = fitted.predict(frame_of(rows))
+    assert table["ds"].unique().tolist() == list(pd.date_range(frame_of(rows).index[-1], periods=6, freq="h")[1:])
+    assert np.isfinite(table.drop(columns=["unique_id", "ds"]).to_numpy()).all()
+
+
+def test_rows_without_any_value_are_continued_by_what_training_knew(fitted):
+    frame = frame_of(50)
+    frame[:] = np.nan
+    table = fitted.predict(frame)
+    assert np.isfinite(table.drop(columns=["unique_id", "ds"]).to_numpy()).all()
+    assert (table.loc[table["unique_id"] == "b", "mean"] - 100).abs().max() < 3
+
+
+def test_one_row_is_no_table_to_train_on():
+    with pytest.raises(InputError, match=r"1 rows are too few for --horizon 5, which needs 32; lower --horizon"):
+        Forecaster(**SMALL).fit(frame_of(1))

@@ -1,0 +1,187 @@
+"""What is odd in new rows: values outside what was forecast for them, sensors that are stuck, and drift.
+
+Every row is held against the forecast that was made one step before it, with intervals that adapt as in operation.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+
+from mha_apps.errors import InputError
+from mha_apps.training import Run
+
+from .engine import forecast_origins
+from .model import LEVELS, ForecastModel
+from .predict import calibration_of, forecast_values, load_model, rows_of, tail_of
+from .recipe import ForecastRecipe
+from .trainer import align, follow_rows, load_frame, make_inputs
+
+__all__ = ["alert", "parse_alert", "score", "score_frame"]
+
+MOST_ROWS_SHOWN = 200
+STUCK = 12  # equal values in a row, and four times as many as ever before
+DRIFT_WINDOW = 200  # rows over which errors are averaged
+DRIFT = 1.5  # 80% half-widths: a mean error that one row rarely has
+_CONDITION = re.compile(r"\s*(?P<name>.+?)\s*(?P<sign>>=|<=|>|<)\s*(?P<number>[-+0-9.eE]+)\s*")
+
+
+def score(run: Run | str | Path, csv: str | Path) -> dict[str, Any]:
+    """Go through the rows of ``csv`` and flag what does not fit.
+
+    Args:
+        run: a run or its folder.
+        csv: rows of the sensors of the run; those that training saw are passed over, unless there are no others.
+
+    Returns:
+        JSON-able: ``scored`` values, ``first`` and ``last`` row; ``sensors`` with the shares outside their 80% and 95%
+        intervals and the drift in half-widths of the 80% interval; ``outside``, the values outside the 95% interval,
+        the furthest first and at most 200; ``stuck``, the stretches without any change.
+
+    Raises:
+        InputError: the CSV cannot be used, or no sensor of the run is in it.
+    """
+    run, model = load_model(run)
+    frame, _ = rows_of(model, load_frame(csv, run.recipe(ForecastRecipe)), str(csv))
+    known = [name for name in frame.columns if name in model.series]
+    if not known:
+        raise InputError(f"{csv}: none of its columns is a sensor of the run; it has {', '.join(model.series[:8])}")
+    return score_frame(model, frame[known], str(csv))
+
+
+def score_frame(model: ForecastModel, frame: pd.DataFrame, source: str = "the frame") -> dict[str, Any]:
+    """:func:`score` for a frame as :func:`mha_apps.forecast.predict.rows_of` gives it."""
+    frame = align(model, frame)
+    seen = int((frame.index.as_unit("ns").asi8 <= int(model.artifacts["known_until"])).sum())
+    start = seen if seen < len(frame) else min(model.look_back, len(frame) - 1)
+    inputs = make_inputs(model, frame)
+    lead = min(start, model.horizon)
+    origins = torch.arange(start - lead, len(frame))
+    raw, target = forecast_origins(model, inputs, origins)
+    followed = calibration_of(model, inputs).follow(raw, target)[lead:, :, 0]  # one step ahead
+    forecast = inputs.scaler.backward(followed.numpy(), axis=1)
+    times, values = frame.index[start:], frame.to_numpy(dtype=np.float64)[start:]
+    if not np.isfinite(values).any():
+        raise InputError(f"{source}: no value from {times[0]} on; give rows with readings")
+    low, high = forecast[..., 1], forecast[..., 5]
+    half = np.maximum((forecast[..., 4] - forecast[..., 2]) / 2, 1e-12)
+    distance = np.maximum(low - values, values - high) / half  # NaN where nothing was read
+
+    outside: list[dict[str, Any]] = []
+    for row, column in zip(*np.nonzero(np.nan_to_num(distance, nan=-1.0) > 0), strict=True):
+        outside.append(
+            {
+                "time": str(times[row]), "sensor": str(frame.columns[column]), "value": float(values[row, column]),
+                "lo-95": float(low[row, column]), "hi-95": float(high[row, column]),
+                "distance": float(distance[row, column]),
+            }
+        )  # fmt: skip
+    outside.sort(key=lambda found: -found["distance"])
+    sensors, stuck = [], []
+    for column, name in enumerate(frame.columns):
+        read = np.isfinite(values[:, column])
+        if not read.any():
+            continue
+        inner = (values[:, column] < forecast[:, column, 2]) | (values[:, column] > forecast[:, column, 4])
+        error = ((values[:, column] - forecast[:, column, 3]) / half[:, column])[read]
+        drift = float(np.mean(error[-DRIFT_WINDOW:]))
+        sensors.append(
+            {
+                "sensor": str(name), "scored": int(read.sum()), "outside 80%": float(inner[read].mean()),
+                "outside 95%": float((distance[:, column][read] > 0).mean()), "drift": drift,
+                "drifts": bool(abs(drift) > DRIFT and len(error) >= 20),
+            }
+        )  # fmt: skip
+        stuck += _stuck(frame[name], start)
+    return {
+        "scored": int(np.isfinite(values).sum()),
+        "first": str(times[0]),
+        "last": str(times[-1]),
+        "outside_count": len(outside),
+        "sensors": sensors,
+        "outside": outside[:MOST_ROWS_SHOWN],
+        "stuck": stuck,
+    }
+
+
+def _stuck(series: pd.Series, start: int) -> list[dict[str, Any]]:
+    """Stretches of one value from row ``start`` on, far longer than any before it."""
+    values = series.to_numpy(dtype=np.float64)
+    changes = np.flatnonzero(np.append(True, values[1:] != values[:-1]))  # a missing value ends a stretch
+    lengths = np.diff(np.append(changes, len(values)))
+    real = np.isfinite(values[changes])
+    before = lengths[(changes < start) & real]
+    least = max(STUCK, 4 * int(before.max(initial=0)))
+    found = []
+    for first, length in zip(changes[real], lengths[real], strict=True):
+        if first + length > start and length >= least:
+            found.append(
+                {
+                    "sensor": str(series.name), "value": float(values[first]), "from": str(series.index[first]),
+                    "to": str(series.index[first + length - 1]), "rows": int(length),
+                }
+            )  # fmt: skip
+    return found
+
+
+def parse_alert(text: str) -> tuple[str, str, float]:
+    """``"temp>80"`` as sensor, sign and number; InputError for anything else."""
+    match = _CONDITION.fullmatch(text)
+    try:
+        if match is None:
+            raise ValueError
+        return match["name"], match["sign"], float(match["number"])
+    except ValueError:
+        raise InputError(
+            f"--alert {text!r}: is no condition; write SENSOR>NUMBER or SENSOR<NUMBER, in quotes"
+        ) from None
+
+
+def alert(run: Run | str | Path, csv: str | Path | None, condition: str) -> pd.DataFrame:
+    """The probability of ``condition``, such as ``"temp>80"``, at each step of the forecast.
+
+    It comes from the calibrated quantiles, the distribution function being linear between them; beyond the outer
+    ones, 2.5% and 97.5%, its tails are those of a logistic distribution. Without ``csv`` the forecast continues the
+    rows of the training.
+
+    Returns:
+        ``unique_id``, ``ds``, ``probability``.
+
+    Raises:
+        InputError: the condition cannot be read, or names no sensor.
+    """
+    name, sign, number = parse_alert(condition)
+    run, model = load_model(run)
+    if csv is None:
+        frame, last = tail_of(model), None
+    else:
+        frame, last = rows_of(model, load_frame(csv, run.recipe(ForecastRecipe)), str(csv))
+        follow_rows(model, frame)
+    values, names, times = forecast_values(model, frame, last=last)
+    if name not in names:
+        raise InputError(f"--alert {condition!r}: there is no sensor {name!r}; it is one of {', '.join(names[:8])}")
+    below = below_probability(values[names.index(name), :, 1:], number)
+    chance = 1 - below if sign.startswith(">") else below
+    return pd.DataFrame({"unique_id": name, "ds": times, "probability": chance})
+
+
+def below_probability(quantiles: np.ndarray, number: float) -> np.ndarray:
+    """The probability of values below ``number``, from quantiles ``(steps, 5)`` at the levels of the model."""
+    levels = np.array(LEVELS)
+    answer = np.empty(len(quantiles))
+    for step, row in enumerate(quantiles):
+        if row[0] <= number <= row[-1]:
+            # Of equal quantiles the middle of their levels counts.
+            answer[step] = (np.interp(number, row, levels) + 1 - np.interp(-number, -row[::-1], 1 - levels[::-1])) / 2
+            continue
+        edge, inner = (0, 1) if number < row[0] else (-1, -2)
+        logit = np.log(levels / (1 - levels))
+        slope = abs(logit[edge] - logit[inner]) / max(abs(row[edge] - row[inner]), 1e-12)
+        logarithm = logit[edge] + slope * (number - row[edge])
+        answer[step] = 1 / (1 + np.exp(-np.clip(logarithm, -700, 700)))
+    return answer

@@ -1,0 +1,122 @@
+"""Odd rows, and probabilities of a condition."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from mha_apps.errors import InputError
+from mha_apps.forecast import ForecastRecipe, alert, predict, score, train
+from mha_apps.forecast.model import LEVELS
+from mha_apps.forecast.score import below_probability, parse_alert
+
+NORMAL = np.array([-1.959964, -1.281552, 0.0, 1.281552, 1.959964])
+
+
+def frame_of(rows=600, seed=0):
+    rng = np.random.default_rng(seed)
+    index = pd.date_range("2024-01-01", periods=rows, freq="h", name="time")
+    daily = np.sin(2 * np.pi * np.arange(rows) / 24)
+    return pd.DataFrame({"temp": 20 + 5 * daily + rng.normal(size=rows), "flow": daily + rng.normal(size=rows)}, index)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("plant")
+    frame_of().iloc[:500].to_csv(folder / "plant.csv")
+    recipe = ForecastRecipe(csv=str(folder / "plant.csv"), horizon=6, attention=False, trees=False)
+    return train(recipe, out=folder / "run")
+
+
+def scored(run, tmp_path, spoil=lambda frame: None):
+    frame = frame_of()
+    spoil(frame)
+    frame.to_csv(tmp_path / "new.csv")
+    found = score(run, tmp_path / "new.csv")
+    json.dumps(found, allow_nan=False)
+    return found, {row["sensor"]: row for row in found["sensors"]}
+
+
+def test_ordinary_rows_are_outside_their_intervals_about_as_often_as_they_should_be(run, tmp_path):
+    found, sensors = scored(run, tmp_path)
+    assert found["first"] == "2024-01-21 20:00:00"  # the first row that training did not see
+    assert found["scored"] == 200
+    for row in sensors.values():
+        # 100 rows of each: four standard errors of the share are 0.16 and 0.09.
+        assert row["outside 80%"] == pytest.approx(0.2, abs=0.16)
+        assert row["outside 95%"] == pytest.approx(0.05, abs=0.09)
+        assert not row["drifts"]
+    assert found["stuck"] == []
+
+
+def test_a_value_that_jumps_comes_first(run, tmp_path):
+    def spoil(frame):
+        frame.iloc[550, 1] = 50.0
+
+    found, _ = scored(run, tmp_path, spoil)
+    assert (found["outside"][0]["sensor"], found["outside"][0]["value"]) == ("flow", 50.0)
+    assert found["outside"][0]["time"] == str(frame_of().index[550])
+    assert found["outside"][0]["hi-95"] < 10
+
+
+def test_a_sensor_that_does_not_move_is_stuck_and_one_that_repeats_is_not(run, tmp_path):
+    def spoil(frame):
+        frame.iloc[520:560, 0] = 21.5
+        frame.iloc[530:535, 1] = 0.25
+
+    found, _ = scored(run, tmp_path, spoil)
+    assert [(row["sensor"], row["rows"], row["value"]) for row in found["stuck"]] == [("temp", 40, 21.5)]
+    assert found["stuck"][0]["from"] == str(frame_of().index[520])
+
+
+def test_a_sensor_whose_errors_have_a_sign_drifts(run, tmp_path):
+    def spoil(frame):
+        frame.iloc[500:, 0] += 2.0 * np.arange(1, 101)
+
+    _, sensors = scored(run, tmp_path, spoil)
+    assert sensors["temp"]["drifts"]
+    assert sensors["temp"]["drift"] > 1.5
+    assert not sensors["flow"]["drifts"]
+
+
+def test_rows_of_other_sensors_cannot_be_scored(run, tmp_path):
+    frame_of().rename(columns={"temp": "a", "flow": "b"}).to_csv(tmp_path / "other.csv")
+    with pytest.raises(InputError, match=r"none of its columns is a sensor of the run; it has temp, flow"):
+        score(run, tmp_path / "other.csv")
+
+
+def test_probabilities_follow_the_quantiles():
+    rows = np.tile(NORMAL, (len(LEVELS), 1))
+    for level, value in zip(LEVELS, NORMAL, strict=True):
+        assert below_probability(rows, value) == pytest.approx([level] * len(LEVELS))
+    numbers = np.linspace(-6, 6, 200)
+    curve = np.array([below_probability(NORMAL[None], number)[0] for number in numbers])
+    assert (np.diff(curve) > 0).all()
+    # The tail of a logistic distribution is the heavier one.
+    assert below_probability(NORMAL[None], 3.0)[0] == pytest.approx(0.9965, abs=0.003)
+    assert 0 < below_probability(NORMAL[None], -1e9)[0] < 1e-100
+    assert below_probability(np.full((1, 5), 7.0), 7.0)[0] == pytest.approx(0.5)
+
+
+def test_an_alert_agrees_with_the_forecast(run):
+    table = predict(run, plots=False)
+    temp = table[table["unique_id"] == "temp"].reset_index(drop=True)
+    number = temp["hi-80"].iloc[2]
+    above, below = alert(run, None, f"temp > {number}"), alert(run, None, f"temp<={number}")
+    assert above.columns.tolist() == ["unique_id", "ds", "probability"]
+    assert above["ds"].tolist() == temp["ds"].tolist()
+    assert above["probability"].iloc[2] == pytest.approx(0.1)
+    np.testing.assert_allclose(above["probability"] + below["probability"], 1.0)
+
+
+@pytest.mark.parametrize("text", ["temp", "temp>", ">80", "temp>hot", "temp=80", ""])
+def test_a_condition_that_cannot_be_read_is_one_line(text):
+    with pytest.raises(InputError, match=r"--alert .*write SENSOR>NUMBER"):
+        parse_alert(text)
+
+
+def test_names_with_blanks_and_signs_are_sensors_too(run):
+    assert parse_alert("load % < -1.5e3") == ("load %", "<", -1500.0)
+    with pytest.raises(InputError, match=r"no sensor 'pump'; it is one of temp, flow"):
+        alert(run, None, "pump>1")
