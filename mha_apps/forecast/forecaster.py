@@ -195,10 +195,12 @@ class Forecaster(BaseEstimator):
             raise InputError(f"{folder}: holds no forecaster ({_PARAMETERS} is missing); name a folder that save made")
         try:
             content = json.loads((folder / _PARAMETERS).read_text(encoding="utf-8"))
-            parameters = content["parameters"].items()  # JSON has no tuples
-            forecaster = cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in parameters})
+            parameters: dict[str, Any] = dict(content["parameters"])
+            for name, value in parameters.items():
+                parameters[name] = tuple(value) if isinstance(value, list) else value  # JSON has no tuples
+            forecaster = cls(**parameters)
             forecaster.facts_ = content["facts"]
-        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        except (OSError, ValueError, TypeError, KeyError) as error:
             raise InputError(f"{folder / _PARAMETERS}: cannot be read ({error}); save the forecaster again") from error
         forecaster.model_ = load_folder(folder / "model", "save the forecaster again")
         forecaster.held_out_ = load_folder(folder / "heldout", "save the forecaster again")
