@@ -167,6 +167,16 @@ def test_forecast_predict_writes_the_columns_that_it_promises(runs, capsys, tmp_
     assert list((runs / "forecast" / "plots").glob("forecast-*.png"))
 
 
+def test_forecast_predict_gives_the_probability_of_an_alert(runs, capsys):
+    run = str(runs / "forecast")
+    assert main(["forecast", "predict", run, "--alert", "humidity>50", "--json"]) == 0
+    rows = last_json(capsys)["rows"]
+    assert len(rows) == 24
+    assert all(row["unique_id"] == "humidity" and 0 < row["probability"] < 1 for row in rows)
+    assert main(["forecast", "predict", run, "--alert", "humidity"]) == 2
+    assert "write SENSOR>NUMBER" in capsys.readouterr().err
+
+
 def test_training_can_be_resumed_with_a_larger_budget(runs, capsys):
     assert main(["cnn", "train", "--resume", str(runs / "cnn"), "--steps", "5", "--json"]) == 0
     assert last_json(capsys)["steps"] == 5
