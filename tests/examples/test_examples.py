@@ -154,7 +154,7 @@ def test_every_example_has_a_test_a_picture_and_a_place_in_the_gallery():
     gallery = (EXAMPLES / "README.md").read_text(encoding="utf-8")
     tests = Path(__file__).read_text(encoding="utf-8")
     names = [path.stem for path in EXAMPLES.glob("*.py") if not path.stem.startswith("_")]
-    assert len(names) == 13
+    assert len(names) == 14
     for name in names:
         picture = EXAMPLES / "pictures" / f"{name}.png"
         assert picture.stat().st_size < 150_000, picture
