@@ -132,15 +132,21 @@ def _windows(height: int, width: int, side: int, device: torch.device) -> tuple[
     columns = (width + side - 1) // side
     windows = (height + side - 1) // side * columns
     number = torch.arange(windows * side * side, device=device)
-    window, inside = number // (side * side), number % (side * side)
-    row = window // columns * side + inside // side
-    column = window % columns * side + inside % side
+    window, inside = _divmod(number, side * side)
+    (window_row, window_column), (row_inside, column_inside) = _divmod(window, columns), _divmod(inside, side)
+    row, column = window_row * side + row_inside, window_column * side + column_inside
     source = row.clamp(max=height - 1) * width + column.clamp(max=width - 1)
     place = torch.arange(height * width, device=device)
-    row_back, column_back = place // width, place % width
-    window_back = row_back // side * columns + column_back // side
-    target = window_back * side * side + row_back % side * side + column_back % side
+    row_back, column_back = _divmod(place, width)
+    (window_row, row_inside), (window_column, column_inside) = _divmod(row_back, side), _divmod(column_back, side)
+    target = (window_row * columns + window_column) * side * side + row_inside * side + column_inside
     return source, (row < height) & (column < width), target
+
+
+def _divmod(number: Tensor, by: int) -> tuple[Tensor, Tensor]:
+    # The exporter to ONNX knows no remainder by a size that is dynamic.
+    quotient = number // by
+    return quotient, number - quotient * by
 
 
 class ChannelSelfAttention(SelfAttentionGate):
