@@ -14,10 +14,12 @@ import pyarrow as pa
 from mha_apps.errors import InputError
 
 from . import zones
-from .look import Look, Times
+from .look import Look, Times, named
 from .timecolumns import text_one
 from .timenumbers import counted_one
-from .timetext import HOUR, MINUTE, NO_OFFSET, SECOND
+from .timeparts import with_clock
+from .timetext import DAY, HOUR, MINUTE, NO_OFFSET, SECOND
+from .words import PART_NAMES
 
 MOST_AHEAD = 15 * HOUR
 QUARTER = 15 * MINUTE
@@ -31,6 +33,9 @@ def with_companions(look: Look, times: Times) -> Times:
     if known is None and times.dateonly:
         return times
     for k in look.columns:
+        if k not in times.columns and _repeats_a_part(look, times, k):
+            times.beside.append(k)
+            continue
         if k in times.columns or (other := _read(look, k)) is None:
             continue
         instants = _in_utc(look, other)
@@ -56,6 +61,21 @@ def with_companions(look: Look, times: Times) -> Times:
     return times
 
 
+def _repeats_a_part(look: Look, times: Times, k: int) -> bool:
+    """Whether a column named year, month or day holds that of each time: 2024-05-30, and 2024 and 5 and 30 again."""
+    part = next((part for part in ("year", "month", "day") if named(look.name(k), PART_NAMES[part])), None)
+    if part is None or not look.numeric(k):
+        return False
+    days = (times.wall[times.ok] // DAY).astype("datetime64[D]")
+    months = days.astype("datetime64[M]")
+    expected = {
+        "year": months.astype(np.int64) // 12 + 1970,
+        "month": months.astype(np.int64) % 12 + 1,
+        "day": (days - months.astype("datetime64[D]")).astype(np.int64) + 1,
+    }[part]
+    return bool(np.array_equal(look.floats(k)[times.ok], expected))
+
+
 def _read(look: Look, k: int) -> Times | None:
     """The times of a column, where it holds a date with a clock or a count since an epoch."""
     column = look.table.columns[k]
@@ -63,11 +83,22 @@ def _read(look: Look, k: int) -> Times | None:
         if look.numeric(k):
             counted = counted_one(look, k) if _like_a_count(look.sample(k)) else None
             return counted if counted is not None and counted.utc else None
-        if isinstance(column, pa.Array) and look.date_share(k) >= 0.5 and look.has_clock(k):
+        if not isinstance(column, pa.Array) or look.date_share(k) < 0.5:
+            return None
+        if look.has_clock(k):
             return text_one(look, k)
+        if _says_utc(look, k):  # Date GMT, Time GMT
+            clocks = [j for j in look.columns if j != k and _says_utc(look, j) and look.clock_share(j) >= 0.6]
+            times = text_one(look, k) if clocks else None
+            return with_clock(look, times, clocks[:1]) if times is not None else None
     except InputError:  # the order of day and month is open there; this column is only looked at
         pass
     return None
+
+
+def _says_utc(look: Look, k: int) -> bool:
+    stated = zones.stated_zone([look.name(k)], [])
+    return stated is not None and stated[0] in ("UTC", "GMT")
 
 
 def _like_a_count(sample: list[str]) -> bool:

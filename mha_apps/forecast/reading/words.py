@@ -111,7 +111,7 @@ DATE_NAMES = _set(
     "date datum data fecha dato jour dia día giorno dag day dzien dzień päivämäärä дата tarih dteday 日期 日付 年月日 일자 날짜 obsdate datadate"
 )
 CLOCK_NAMES = _set(
-    "time uhrzeit zeit heure hora ora orario tijd tid klokkeslett klockan czas godzina время saat hour stunde uhr hms "
+    "time clock uhrzeit zeit heure hora ora orario tijd tid klokkeslett klockan czas godzina время saat hour stunde uhr hms "
     "時刻 时间 時間 시간 시각 mtu interval intervall zeitintervall"
 )
 MOMENT_NAMES = _set(
@@ -153,7 +153,7 @@ COUNTER_NAMES = _set(
 )
 
 LEVEL_NAMES = _set(
-    "serial serials sn s/n seriennummer serial_no name names sensor sensors channel channels kanal unit units einheit einheiten unité tag tags description beschreibung "
+    "ch serial serials sn s/n seriennummer serial_no name names sensor sensors channel channels kanal unit units einheit einheiten unité tag tags description beschreibung "
     "bezeichnung location ort group gruppe type typ id device gerät variable parameter label quantity messgröße station stations site meter zähler plant anlage"
 )
 """What stands before a row that names the columns once more: their serial numbers, places or sensors."""

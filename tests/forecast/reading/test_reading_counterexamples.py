@@ -247,6 +247,58 @@ def test_a_station_without_a_sensor_is_told_from_a_constant(tmp_path: Path) -> N
     assert (frame["c"] == -200).all()
 
 
+def test_sensors_named_by_depth_or_clock_stay_without_a_date_or_an_even_day(tmp_path: Path) -> None:
+    frame, _ = read_sensor_csv(write(tmp_path, "time,0:10,0:20,0:40", lambda i, t: f"{t},1.5,2.5,{i}.5"))
+    assert list(frame.columns) == ["0:10", "0:20", "0:40"]
+
+
+def test_a_line_of_data_that_counts_up_like_years_is_data(tmp_path: Path) -> None:
+    path = tmp_path / "data.csv"
+    path.write_text("".join(f"{t},{2015 + k % 3},{2016 + k},{2017 + k},{2018 + k}\n" for k, t in enumerate(H)))
+    frame, _ = read_sensor_csv(path)
+    assert len(frame) == len(H)
+
+
+def test_a_count_beside_hours_that_is_no_quarter_stays_a_sensor(tmp_path: Path) -> None:
+    frame, _ = read_sensor_csv(
+        write(tmp_path, "Date,Hour,interval,v", lambda i, t: f"{t:%Y-%m-%d},{t.hour},{i % 5},{i}.5")
+    )
+    assert list(frame.columns) == ["interval", "v"]
+    assert list(frame.index) == list(H)
+
+
+def test_a_day_of_a_month_that_is_not_that_of_the_time_stays_a_sensor(tmp_path: Path) -> None:
+    frame, _ = read_sensor_csv(write(tmp_path, "time,day,v", lambda i, t: f"{t},{i},{i}.5"))
+    assert list(frame.columns) == ["day", "v"]
+
+
+def test_dates_without_a_clock_among_times_are_midnights(tmp_path: Path) -> None:
+    frame, report = read_sensor_csv(
+        write(tmp_path, "time,v", lambda i, t: f"{t:%d.%m.%Y}{'' if t.hour == 0 else f' {t:%H:%M}'},{i}.5")
+    )
+    assert report.rows_used == 48
+    assert list(frame.index) == list(H)
+
+
+@pytest.mark.parametrize("head", ["source,time,v", "file,time,v", "version,time,v"])
+def test_a_column_named_like_a_preface_keeps_its_header(head: str, tmp_path: Path) -> None:
+    frame, report = read_sensor_csv(write(tmp_path, head, lambda i, t: f"x{i % 2},{t},{i}.5"))
+    assert list(frame.columns) == ["v"]
+    assert report.header_line == 1
+
+
+def test_the_second_of_two_dates_is_read_where_only_it_varies(tmp_path: Path) -> None:
+    frame, _ = read_sensor_csv(
+        write(
+            tmp_path,
+            "installed,read,v",
+            lambda i, t: f"2020-01-01,{t:%Y-%m-%d},{i}.5",
+            pd.date_range("2024-01-01", periods=20),
+        )
+    )
+    assert frame.index[0] == pd.Timestamp("2024-01-01")
+
+
 REFUSED = {
     "digits that are a date in two ways": ("DATE,TIME,v\n" + "".join(f"121011,{h:02d}00,{h}\n" for h in range(20)), "line 2: '121011' in 'DATE' may be a date in several ways; pass --time 'DATE' 'TIME' with --time-format '%y%m%d %H%M'"),
     "hours numbered to 25": ("Date,Hour,v\n" + "".join(f"2024-10-{d},{h},{h}\n" for d, n in ((26, 24), (27, 25), (28, 24)) for h in range(1, n + 1)), "line 26: the hours of 2024-10-27 count to 25.*pass --tz"),

@@ -240,6 +240,59 @@ EXPORTS: dict[str, Export] = {
     "months in the header": Export("Country," + ",".join(f"{t:%Y-%m}" for t in pd.date_range("2020-01-01", periods=24, freq="MS")) + "\n" + "".join(f"{c}," + ",".join(str(a(i)) for i in range(24)) + "\n" for c in ("DE", "FR")), {"DE": a, "FR": a}, pd.date_range("2020-01-01", periods=24, freq="MS")),
     "a ledger with the minus behind": Export("Datum;Last\n" + each(lambda i, t: f"{t:%d.%m.%Y %H:%M};{b(i)},5{'-' if i % 3 == 0 else ''}"), {"Last": lambda i: (b(i) + 0.5) * (-1 if i % 3 == 0 else 1)}),
     "Swiss apostrophes": Export("Datum;Uhrzeit;Verbrauch\n" + each(lambda i, t: f"{t:%d.%m.%Y};{t:%H:%M};12'3{b(i)}.{i % 10}"), {"Verbrauch": lambda i: 12300 + b(i) + i % 10 / 10}),
+    # more of the same kinds
+    "American air quality, date and clock in both zones": Export(
+        '"State Code","Date Local","Time Local","Date GMT","Time GMT","Sample Measurement"\n' + each(lambda i, t: f'"36","{t:%Y-%m-%d}","{t:%H:%M}","{t.tz_convert("UTC"):%Y-%m-%d}","{t.tz_convert("UTC"):%H:%M}",{a(i)}', zoned("2024-11-02", 60, "America/New_York")),
+        {"State Code": lambda i: 36, "Sample Measurement": a}, zoned("2024-11-02", 60, "America/New_York").tz_convert("UTC"), cells={"text": 120}, notes=("(-5 h or -4 h); UTC was read",),
+    ),
+    "Canadian hours, year, month and day once more": Export(
+        '"Date/Time (LST)","Year","Month","Day","Time (LST)","Temp"\n' + each(lambda i, t: f'"{t:%Y-%m-%d %H:%M}","{t.year}","{t:%m}","{t:%d}","{t:%H:%M}","{a(i)}"'), {"Temp": a}, cells={"text": 30, "another time": 90}, notes=("'LST', which names no one zone",),
+    ),
+    "a load profile of one day, from and until": Export(
+        "Profil;1-1:1.29.0\nEinheit;kWh\nAb-Datum;Ab-Zeit;Bis-Datum;Bis-Zeit;Wert;Status\n" + each(lambda i, t: f"{t:%d.%m.%Y};{t:%H:%M:%S};{t + pd.Timedelta(minutes=60):%d.%m.%Y};{t + pd.Timedelta(minutes=60):%H:%M:%S};{b(i)},5;W", H[:24]),
+        {"Wert": lambda i: b(i) + 0.5}, H[:24], cells={"text": 72},
+    ),
+    "Texan prices, quarters within the hour": Export(
+        "Delivery Date,Delivery Hour,Delivery Interval,Settlement Point Name,Price\n" + "".join(each(lambda i, t, n=n: f"{t:%m/%d/%Y},{t.hour + 1},{t.minute // 15 + 1},{n},{a(i)}", pd.date_range("2024-05-30", periods=96, freq="15min")) for n in ("HUB", "NORTH")),
+        {"HUB": a, "NORTH": a}, pd.date_range("2024-05-30", periods=96, freq="15min"),
+    ),
+    "a British meter, half hours in the header": Export(
+        "Date,Type," + ",".join(f"{m // 60:02d}:{m % 60:02d}" for m in range(30, 1441, 30)) + "\n" + "".join(f"{d:%d/%m/%Y},AI," + ",".join(str(a(48 * n + k)) for k in range(48)) + "\n" for n, d in enumerate(D[:20])),
+        {"value": a}, pd.date_range("2024-01-01 00:30", periods=960, freq="30min"), cells={"text": 960}, notes=("the times of the day stand in the header",),
+    ),
+    "years in the header": Export("Country,Code," + ",".join(map(str, range(1990, 2020))) + "\n" + "".join(f"{c},{c}," + ",".join(str(a(i)) for i in range(30)) + "\n" for c in ("DE", "FR")), {"DE": a, "FR": a}, pd.date_range("1990-01-01", periods=30, freq="YS"), cells={"text": 60}),
+    "a central bank, labels above the data": Export(
+        '"",BBK01.WT5511,BBK01.WT5511_FLAGS\n"",Goldpreis,""\nEinheit,USD,""\nDimension,Eins,""\nStand vom,30.05.2024 10:00:00 Uhr,""\n' + each(lambda i, t: f"{t:%Y-%m-%d},{'.' if t.weekday() > 4 else a(i)},{'Kein Wert vorhanden' if t.weekday() > 4 else ''}", D),
+        {"BBK01.WT5511 Goldpreis": lambda i: N if D[i].weekday() > 4 else a(i)}, D, cells={"marked '.'": 10, "text": 40}, units={"BBK01.WT5511 Goldpreis": "USD"},
+    ),
+    "an office of statistics, months behind labels": Export(
+        '"Title","Retail: Index"\n"CDID","J5EK"\n"PreUnit",""\n"Unit","Index, base year = 100"\n"Release date","24-05-2024"\n' + each(lambda i, t: f'"{t:%Y} {t:%b}","{a(i)}"'.upper(), pd.date_range("2015-01-01", periods=30, freq="MS")),
+        {"J5EK": a}, pd.date_range("2015-01-01", periods=30, freq="MS"), units={"J5EK": "Index, base year = 100"},
+    ),
+    "years and quarters above the months": Export(
+        '"CDID","J5EK"\n"2015","1.5"\n"2016","2.5"\n"2015 Q1","1.1"\n"2015 Q2","1.2"\n' + each(lambda i, t: f'"{t:%Y} {t:%b}","{a(i)}"'.upper(), pd.date_range("2015-01-01", periods=24, freq="MS")),
+        {"J5EK": a}, pd.date_range("2015-01-01", periods=24, freq="MS"), rows={"time not understood": 2}, notes=("2 quarters stand among the months",),
+    ),
+    "river flow behind a preface of labels": Export(
+        "file,timestamp,2024-05-30T10:00:00\ndatabase,id,nrfa\ndatabase,name,Archive\nstation,id,39001\nstation,name,Thames\ndata,first,2024-01-01\ndata,last,2024-02-29\n" + each(lambda i, t: f"{t:%Y-%m-%d},{a(i)},{'M' if i == 5 else ''}", D),
+        {"column_2": a, "column_3": lambda i: N}, D, cells={"blank": 39, "marked 'M'": 1},
+    ),
+    "a recorder: channels, tags and units above date, time and milliseconds": Export(
+        "Device Type,GX10\nSerial No.,S5\n\nCh.,,,CH0001,CH0002\nTag,,,Inlet,Outlet\nUnit,,,C,bar\nDate,Time,msec,,\n" + each(lambda i, t: f"{t:%Y/%m/%d},{t:%H:%M:%S},500,{a(i)},{b(i)}", T10),
+        {"CH0001 Inlet": a, "CH0002 Outlet": b}, T10 + pd.Timedelta(milliseconds=500), units={"CH0001 Inlet": "C", "CH0002 Outlet": "bar"},
+    ),
+    "a logger that fills the width behind the sign": Export(
+        "Vendor,GRAPHTEC\nModel,GL240\nCH,Signal name,Input\nCH1,Inlet,TEMP\nData\nNumber,Date&Time,ms,CH1,Alarm\nNO.,Time,ms,degC,A1\n" + each(lambda i, t: f"{i + 1},{t:%Y/%m/%d %H:%M:%S},0,{'+-'[i % 3 == 0]}  {a(i)},LL", T10),
+        {"CH1": lambda i: a(i) * (-1 if i % 3 == 0 else 1)}, T10, cells={"row counter": 30, "text": 30}, units={"CH1": "degC"},
+    ),
+    "a monitor of a boat: devices, names and units, and the zone in the header": Export(
+        "timestamp,System [0],System [0],Battery [258]\nEurope/Berlin (+02:00),Grid,Load,Voltage\n,W,W,V\n" + each(lambda i, t: f"{t:%Y-%m-%d %H:%M:%S},{a(i)},{b(i)},{a(i)}"),
+        {"System [0] Grid": a, "System [0] Load": b, "Battery [258] Voltage": a}, zone=BERLIN, units={"System [0] Grid": "W", "Battery [258] Voltage": "V"},
+    ),
+    "a market that marks what is not expected": Export(
+        '"MTU","Biomass [MW]","Marine [MW]"\n' + each(lambda i, t: f'"{t:%d.%m.%Y %H:%M} - {t + pd.Timedelta(hours=1):%d.%m.%Y %H:%M} (UTC)","{a(i)}","n/e"'), {"Biomass [MW]": a, "Marine [MW]": lambda i: N}, zone="UTC", cells={"marked 'n/e'": 30},
+    ),
+    "two digits of the year behind the day": Export("Date/Time,Unit,Value\n" + each(lambda i, t: f"{t:%d/%m/%y %H:%M:%S},C,{a(i)}", H[:20]), {"Value": a}, H[:20], cells={"text": 20}),
 }  # fmt: skip
 
 
