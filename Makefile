@@ -34,6 +34,8 @@ bench: $(VENV)/.installed-bench  ## the measurements behind the README's numbers
 	$(BIN)/python benchmarks/attention.py windows
 	$(BIN)/python benchmarks/attention.py lengths
 	$(BIN)/python benchmarks/reading.py
+	$(BIN)/python benchmarks/vit.py speed
+	$(BIN)/python benchmarks/vit.py predict
 	$(BIN)/python benchmarks/cnn.py overhead
 
 test-lowest: $(VENV)/.installed-dev  ## the quick suite with the oldest versions that pyproject.toml allows

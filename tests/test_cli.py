@@ -124,7 +124,7 @@ def runs(tmp_path_factory) -> Path:
     for words in (
         ["vit", "train", "--steps", "12"],
         ["cnn", "train", "--steps", "3", "--gate", "se"],
-        ["forecast", "train", "sample", "--steps", "2", "--horizon", "24", "--look-back", "48"],
+        ["forecast", "train", "sample", "--steps", "2", "--horizon", "24", "--look-back", "48", "--no-trees"],
     ):
         assert main([*words, "--out", str(folder / words[0]), "--json"]) == 0
     return folder

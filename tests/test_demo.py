@@ -2,9 +2,11 @@
 
 import json
 import re
+from functools import partial
 
 import pytest
 
+from mha_apps import forecast
 from mha_apps.cli import main
 from mha_apps.cnn import CnnRecipe
 from mha_apps.forecast import ForecastRecipe
@@ -17,6 +19,7 @@ def made(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         for recipe in (VitRecipe, CnnRecipe, ForecastRecipe):
             patch.setattr(recipe, "default_budget", ("steps", 3))
+        patch.setattr(forecast, "ForecastRecipe", partial(ForecastRecipe, look_back=48))
         assert main(["demo", "--out", str(out), "--json"]) == 0
     return out
 

@@ -50,7 +50,8 @@ def test_commands_run(tmp_path, monkeypatch):
     for split in ("train", "test"):
         write_class_folders(tmp_path / "images" / split)
     write_class_folders(tmp_path / "photos")
-    (tmp_path / "sensors.csv").write_bytes((ROOT / "data" / "weather_jfk_2013.csv").read_bytes())
+    for name in ("sensors.csv", "this-week.csv"):
+        (tmp_path / name).write_bytes((ROOT / "data" / "weather_jfk_2013.csv").read_bytes())
     for command in commands:
         words = shlex.split(command)[1:]
         if "--data" in words:
@@ -59,7 +60,7 @@ def test_commands_run(tmp_path, monkeypatch):
             at = words.index("--minutes")
             words[at : at + 2] = ["--steps", "2"]
         elif "train" in words:
-            words += ["--steps", "2"]
+            words += ["--steps", "2", *(["--no-trees", "--look-back", "48"] if "forecast" in words else [])]
         assert main(words) == 0, command
     assert (tmp_path / "next-48-hours.csv").read_text().startswith("unique_id,ds,mean,median,lo-80,hi-80")
 

@@ -91,6 +91,8 @@ def _one_step(model: nn.Module, example: Tensor) -> bool:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1)
         result = model(example)
+        # Untrained networks may give huge numbers, and the step after them none at all.
+        result = result / result.detach().abs().amax().clamp_min(1e-12)
         (result * torch.randn_like(result)).sum().backward()
     optimizer.step()
     model.zero_grad(set_to_none=True)

@@ -72,9 +72,9 @@ class Budget:
         # Each process has timed for itself what comes later: the share is agreed on, not the seconds.
         return processes.most(min(1.0, self.seconds / max(self.usable, 1e-9)))[0]
 
-    def seconds_left(self, used: float) -> float:
-        """An estimate for people."""
-        return self.limit - self.seconds if self.timed else self.seconds * (1 - used) / max(used, 1e-9)
+    def seconds_left(self, step: int) -> float:
+        """An estimate for people, after this many steps."""
+        return self.limit - self.seconds if self.timed else self.seconds * (self.limit / max(step, 1) - 1)
 
     def validation_examples(self, every: int, seconds_each: float) -> int:
         """How many of ``every`` validation examples a validation takes: what fits into its share of the minutes."""

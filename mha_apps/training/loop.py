@@ -348,7 +348,7 @@ class _Trainer:
             f"epoch {progress.step / self.epoch_steps:.1f}, step {progress.step}, loss {values['loss']:.4f}, "
             f"lr {rate:.1e}, {speed:,.0f}/s",
             used,
-            self.budget.seconds_left(used),
+            self.budget.seconds_left(progress.step),
         )
 
     def _record(self, phase: str, values: dict[str, float]) -> None:

@@ -85,3 +85,11 @@ def test_minutes_in_which_nothing_can_be_trained_are_refused_with_how_many_are_n
     assert budget.used(0) == 1
     assert isinstance(budget.refusal(), InputError)
     assert "take 52 seconds here" in str(budget.refusal())
+
+
+def test_the_time_left_is_that_of_the_steps_to_come():
+    budget = Budget("steps", 10, epoch_steps=5)
+    budget.resume(60.0)
+    assert budget.seconds_left(1) == pytest.approx(540, rel=0.01)
+    assert budget.seconds_left(6) == pytest.approx(40, rel=0.01)
+    assert budget.seconds_left(10) == 0

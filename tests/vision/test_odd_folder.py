@@ -80,8 +80,8 @@ def test_two_hundred_odd_images_train_and_predict_with_each_oddity_counted(odd, 
     root, unusable = odd
     small = ("--dim", "16", "--depth", "1", "--heads", "2", "--preset", "vit-9-192", "--image-size", "32")
     summary, peak = run("vit", "train", "--data", root, "--steps", "3", *small, "--out", tmp_path / "run", "--json")
-    # A picture of 20,000 x 20,000 in full takes 400 MB as grey and 1,200 MB in colour.
-    assert peak < 1500
+    # Without images it is about 950; the four pictures of 20,000 x 20,000 in colour would add 1,200 each.
+    assert peak < 2100
     counted: Counter[str] = Counter()
     for split in ("train", "validation"):
         for count, reason in re.findall(r"([\d,]+) \(([^)]+)\)", summary[split]):
@@ -91,7 +91,7 @@ def test_two_hundred_odd_images_train_and_predict_with_each_oddity_counted(odd, 
     assert used + counted.total() == 200
 
     answer, peak = run("vit", "predict", tmp_path / "run", root, "--json")
-    assert peak < 1500
+    assert peak < 2100
     # Files that are not named as images are no part of a folder's images; each of the others has its row.
     assert Counter(row["reason"] for row in answer["rows"]) == unusable | {"": used}
     assert all(row["class"] in ("día soleado", "雨 天") for row in answer["rows"] if not row["reason"])
