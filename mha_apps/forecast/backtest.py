@@ -106,7 +106,7 @@ def examine(
 
 def first_unseen(model: ForecastModel, frame: pd.DataFrame, source: str, remedy: str) -> int:
     """The first row of ``frame`` after those that ``model`` was fitted on; InputError when no value comes there."""
-    start = int((frame.index.as_unit("ns").asi8 <= int(model.artifacts["known_until"])).sum())
+    start = model.rows_seen(frame.index)
     if start >= len(frame):
         raise InputError(f"{source}: no row after {frame.index[-1]}, the last that training saw; {remedy}")
     if not np.isfinite(frame.to_numpy(dtype=np.float64)[start:]).any():

@@ -34,7 +34,7 @@ def forecast_origins(
     model.eval()
     device = device or next(model.parameters()).device
     windows = inputs.windows
-    blend = Blend.from_tensors(model.artifacts, period=model.period, trailing=model.trailing)
+    blend = Blend.of(model)
     forecast = torch.empty(len(origins), windows.series, windows.horizon, 6)
     target = torch.empty(len(origins), windows.series, windows.horizon)
     for number, group in enumerate(inputs.groups):

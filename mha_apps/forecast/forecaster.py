@@ -18,11 +18,12 @@ from mha_apps.errors import InputError
 from mha_apps.training import Run
 
 from .backtest import Backtest, evaluate, first_unseen
+from .limits import limited
 from .model import ForecastModel, load_folder
 from .plan import make_plan
 from .predict import forecast_frame, rows_of, tail_of
 from .recipe import ForecastRecipe
-from .trainer import follow_rows, keep_tail, limited, prepare
+from .trainer import follow_rows, keep_tail, prepare
 
 __all__ = ["Forecaster", "to_wide"]
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -17,8 +18,50 @@ import torch
 from mha_apps.errors import InputError
 
 from .model import ForecastModel
+from .recipe import ForecastRecipe
 
-__all__ = ["bound", "increments", "parse_bounds", "readings", "remember_limits"]
+__all__ = ["Limits", "bound", "increments", "last_values", "limited", "parse_bounds", "readings"]
+
+
+@dataclass
+class Limits:
+    """Bounds ``(series + 1,)``, the last for an unknown series; the meters, and their last readings."""
+
+    lower: np.ndarray
+    upper: np.ndarray
+    meters: list[str]
+    last: np.ndarray
+
+    def keep(self, model: ForecastModel) -> None:
+        """Put them into the artifacts of ``model``; nothing where there are none."""
+        if np.isfinite(self.lower).any() or np.isfinite(self.upper).any():
+            model.artifacts["lower"] = torch.from_numpy(self.lower)
+            model.artifacts["upper"] = torch.from_numpy(self.upper)
+        if self.meters:
+            model.artifacts["meter"] = torch.tensor([name in self.meters for name in model.series])
+            model.artifacts["tail_reading"] = torch.from_numpy(self.last)
+
+
+def limited(frame: pd.DataFrame, recipe: ForecastRecipe, source: str) -> tuple[pd.DataFrame, Limits]:
+    """``frame`` with meters as increments, and what the recipe says of its sensors.
+
+    Raises:
+        InputError: a sensor that is named is not there, or a lowest value is above the highest.
+    """
+    names = [str(name) for name in frame.columns]
+    frame = frame.set_axis(names, axis=1)
+    meters = counters(recipe.counter, names, source)
+    lower = parse_bounds(recipe.min, "--min", names, source, -np.inf)
+    upper = parse_bounds(recipe.max, "--max", names, source, np.inf)
+    for name, low, high in zip(names, lower[:-1], upper[:-1], strict=True):
+        if low > high:
+            raise InputError(f"{source}: --min {low:g} is above --max {high:g} for {name!r}; exchange them")
+    return increments(frame, meters), Limits(lower, upper, meters, last_values(frame))
+
+
+def last_values(frame: pd.DataFrame) -> np.ndarray:
+    """The last observed value of each column, NaN where there is none."""
+    return frame.ffill().iloc[-1].to_numpy(dtype=np.float64).copy()
 
 
 def parse_bounds(words: Sequence[str], flag: str, names: Sequence[str], source: str, default: float) -> np.ndarray:
@@ -84,14 +127,6 @@ def readings(values: np.ndarray, last: float) -> np.ndarray:
     Bounds add up as if all steps erred to the same side, so their intervals are rather too wide than too narrow.
     """
     return np.cumsum(np.maximum(values, 0.0), axis=0) + (last if math.isfinite(last) else 0.0)
-
-
-def remember_limits(model: ForecastModel, lower: np.ndarray, upper: np.ndarray, meters: Sequence[str]) -> None:
-    """Put bounds and meters into the artifacts of ``model``; nothing where there are none."""
-    if np.isfinite(lower).any() or np.isfinite(upper).any():
-        model.artifacts["lower"], model.artifacts["upper"] = torch.from_numpy(lower), torch.from_numpy(upper)
-    if meters:
-        model.artifacts["meter"] = torch.tensor([name in meters for name in model.series])
 
 
 def meters_of(model: ForecastModel, names: Sequence[str]) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from itertools import pairwise, product
 from typing import Any
@@ -18,7 +18,7 @@ from .plan import Plan
 from .selection import Block, judge, rolling_folds
 from .windows import Windows, centre
 
-__all__ = ["FOLDS", "LinearPath", "fit_linear", "refit_linear", "thin", "whole"]
+__all__ = ["FOLDS", "LinearPath", "fit_linear", "fit_rounds", "refit_linear", "rounds_of", "thin", "whole"]
 
 MOST_WINDOWS = 400_000  # windows that the closed form looks at; beyond them origins are skipped evenly
 MOST_SCORED = 4096  # windows of a round that the shape of the ridge is chosen on
@@ -109,10 +109,23 @@ def solve_mean(moments: ridge.Moments, plan: Plan, shape: Shape) -> Tensor:
     return total / len(plan.look_backs)
 
 
+def rounds_of(plan: Plan, horizon: int) -> list[tuple[Block, Block]]:
+    """What a choice is made on, as rows to train on and rows to score on: rolling folds, and validation last."""
+    return [*rolling_folds(plan.train, folds=FOLDS, horizon=horizon), (plan.train, plan.validation)]
+
+
 def fit_linear(
     windows: Windows, plan: Plan, *, channels: bool, penalties: tuple[float, ...] = PENALTIES
 ) -> tuple[LinearPath, dict[str, Any]]:
-    """Fit the linear path on the training block, choosing on rolling folds inside it and on validation.
+    """The last path of :func:`fit_rounds`, that of the whole training block, and what was tried."""
+    paths, facts = fit_rounds(windows, plan, channels=channels, penalties=penalties)
+    return paths[-1], facts
+
+
+def fit_rounds(
+    windows: Windows, plan: Plan, *, channels: bool, penalties: tuple[float, ...] = PENALTIES
+) -> tuple[list[LinearPath], dict[str, Any]]:
+    """Fit the linear path in every round of :func:`rounds_of`, all with what the rounds together have chosen.
 
     Args:
         windows: over the standardised rows before the test block.
@@ -121,12 +134,11 @@ def fit_linear(
         penalties: tried for the shared ridge, in mean eigenvalues.
 
     Returns:
-        The path, and what was tried.
+        The path of each round, and what was tried.
     """
     horizon, trailing = windows.horizon, plan.trailing
-    folds = rolling_folds(plan.train, folds=FOLDS, horizon=horizon)
-    moments = _prefixes(windows, plan, [fold[0][1] for fold in folds] + [plan.train[1]])
-    rounds: list[tuple[Block, Block]] = [*folds, (plan.train, plan.validation)]
+    rounds = rounds_of(plan, horizon)
+    moments = _prefixes(windows, plan, [train[1] for train, _ in rounds])
 
     shapes = [Shape(penalty) for penalty in penalties]
     if max(plan.look_back, horizon) <= LARGEST:
@@ -146,16 +158,16 @@ def fit_linear(
         trials.append(asdict(shape) | {"score": score, "mse": each[-1][0], "mae": each[-1][1]})
     best = shapes[min(range(len(shapes)), key=lambda number: trials[number]["score"])]
     bases = [solve_mean(of, plan, best) for of in moments]
-    path = LinearPath(bases[-1])
+    paths = [LinearPath(base) for base in bases]
     facts: dict[str, Any] = asdict(best) | {"look_backs": list(plan.look_backs), "trials": trials}
 
-    reversions = [torch.zeros(horizon, dtype=torch.float64) for _ in rounds]
-    found, facts["reversion"] = _fit_reversion(windows, rounds, bases, trailing=trailing)
+    reversions, facts["reversion"] = _fit_reversion(windows, rounds, bases, trailing=trailing)
     if facts["reversion"]["kept"]:
-        reversions, path.reversion = found, found[-1]
+        for path, reversion in zip(paths, reversions, strict=True):
+            path.reversion = reversion
     if channels and 2 <= windows.series <= cross.MOST_CHANNELS:
-        path.cross, facts["cross"] = _fit_cross(windows, rounds, bases, reversions, trailing=trailing)
-    return path, facts
+        facts["cross"] = _fit_cross(windows, rounds, paths, trailing=trailing)
+    return paths, facts
 
 
 def refit_linear(windows: Windows, plan: Plan, chosen: dict[str, Any]) -> LinearPath:
@@ -167,16 +179,11 @@ def refit_linear(windows: Windows, plan: Plan, chosen: dict[str, Any]) -> Linear
         # The centre stays the scaler's, which the model keeps.
         nothing = np.zeros(windows.series)
         path.reversion = _reversion(windows, plan.train, path.weights, nothing, trailing=plan.trailing)
-    kept = [block for block in chosen.get("cross", []) if block["kept"]]
-    if kept:
+    blocks = chosen.get("cross", [])
+    if any(block["kept"] for block in blocks):
         origins = thin(whole(plan.train, windows.horizon)[::2], windows.series)
         sums = cross.accumulate(windows, path.weights, origins, trailing=plan.trailing, reversion=path.reversion)
-        for block in kept:
-            fitted = cross.solve(sums, channels=windows.series, penalty=block["penalty"])
-            if path.cross is None:
-                path.cross = Cross(fitted.mean, torch.zeros_like(fitted.weights))
-            steps = slice(block["steps"][0] - 1, block["steps"][1])
-            path.cross.weights[..., steps] = fitted.weights[..., steps]
+        path.cross = _joined(lambda penalty: cross.solve(sums, channels=windows.series, penalty=penalty), blocks)
     return path
 
 
@@ -271,54 +278,51 @@ def _fit_reversion(
 
 
 def _fit_cross(
-    windows: Windows,
-    rounds: list[tuple[Block, Block]],
-    bases: list[Tensor],
-    reversions: list[Tensor],
-    *,
-    trailing: int,
-) -> tuple[Cross | None, list[dict[str, Any]]]:
-    """The correction fitted on the last round's rows, decided for each block of the horizon by all rounds.
+    windows: Windows, rounds: list[tuple[Block, Block]], paths: list[LinearPath], *, trailing: int
+) -> list[dict[str, Any]]:
+    """Give each path the correction fitted on its round's rows, decided for each block of the horizon by all rounds.
 
     A block takes the penalty whose mean gain over the rounds is largest, if that gain holds up, and else no
-    correction.
+    correction. Returns what was decided for each block.
     """
     horizon, channels = windows.horizon, windows.series
     gains: dict[float, list[Tensor]] = {penalty: [] for penalty in cross.PENALTIES}
-    fitted: dict[float, Cross] = {}
-    for (train, scored), base, reversion in zip(rounds, bases, reversions, strict=True):
+    fitted: list[dict[float, Cross]] = []
+    for (train, scored), path in zip(rounds, paths, strict=True):
         # Neighbouring origins share almost everything; every second one halves the time.
         origins = thin(whole(train, horizon)[::2], channels)
-        moments = cross.accumulate(windows, base, origins, trailing=trailing, reversion=reversion)
-        fitted = {penalty: cross.solve(moments, channels=channels, penalty=penalty) for penalty in gains}
+        moments = cross.accumulate(windows, path.weights, origins, trailing=trailing, reversion=path.reversion)
+        fitted.append({penalty: cross.solve(moments, channels=channels, penalty=penalty) for penalty in gains})
         origins = thin(whole(scored, horizon)[:: max(1, min(horizon, 48) // 16)], channels, 100_000)
-        before, after = _errors(windows, base, reversion, fitted, origins, trailing=trailing)
+        before, after = _errors(windows, path, fitted[-1], origins, trailing=trailing)
         for penalty, error in after.items():
             gains[penalty].append(1 - error / before)
     chosen: list[dict[str, Any]] = []
-    weights = torch.zeros_like(fitted[cross.PENALTIES[0]].weights)
     for number, (first, last) in enumerate(blocks_of(horizon)):
         verdicts = {penalty: judge([float(gain[number]) for gain in each]) for penalty, each in gains.items()}
         penalty = max(verdicts, key=lambda choice: verdicts[choice].mean)
-        verdict = verdicts[penalty]
-        if verdict.kept:
-            weights[..., first:last] = fitted[penalty].weights[..., first:last]
-        chosen.append({"steps": [first + 1, last], "penalty": penalty} | asdict(verdict))
-    if not bool(weights.any()):
-        return None, chosen
-    return Cross(fitted[cross.PENALTIES[0]].mean, weights), chosen
+        chosen.append({"steps": [first + 1, last], "penalty": penalty} | asdict(verdicts[penalty]))
+    for path, corrections in zip(paths, fitted, strict=True):
+        path.cross = _joined(corrections.__getitem__, chosen)
+    return chosen
+
+
+def _joined(fitted: Callable[[float], Cross], chosen: list[dict[str, Any]]) -> Cross | None:
+    """The correction by penalty, joined from what was chosen for each block of the horizon; None if nothing was."""
+    joined: Cross | None = None
+    for block in chosen:
+        if block["kept"]:
+            found = fitted(block["penalty"])
+            joined = joined or Cross(found.mean, torch.zeros_like(found.weights))
+            steps = slice(block["steps"][0] - 1, block["steps"][1])
+            joined.weights[..., steps] = found.weights[..., steps]
+    return joined
 
 
 def _errors(
-    windows: Windows,
-    base: Tensor,
-    reversion: Tensor,
-    corrections: dict[float, Cross],
-    origins: Tensor,
-    *,
-    trailing: int,
+    windows: Windows, path: LinearPath, corrections: dict[float, Cross], origins: Tensor, *, trailing: int
 ) -> tuple[Tensor, dict[float, Tensor]]:
-    """Squared errors of ``base``, and of ``base`` with each correction, summed over each block of the horizon."""
+    """Squared errors of ``path``, and of it with each correction, summed over each block of the horizon."""
     blocks = [slice(*block) for block in blocks_of(windows.horizon)]
 
     def by_block(gap: Tensor) -> Tensor:
@@ -330,7 +334,7 @@ def _errors(
     for part in origins.split(256):
         past, future = windows.every_series(part)
         z, mask, level = centre(past.double(), trailing)
-        gap = z @ base + level * (1 + reversion) - future.double()
+        gap = path.forecast(z, mask, level) + level - future.double()
         before += by_block(gap)
         for penalty, correction in corrections.items():
             after[penalty] += by_block(gap + correction.apply(z, mask))

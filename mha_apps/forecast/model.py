@@ -323,6 +323,10 @@ class ForecastModel(nn.Module, PyTorchModelHubMixin):
         model.artifacts = load_file(find("artifacts.safetensors"))
         return model.eval()
 
+    def rows_seen(self, index: pd.DatetimeIndex) -> int:
+        """How many of the times in ``index``, which ascend, are not after the last row that the model was fitted on."""
+        return int((index.as_unit("ns").asi8 <= int(self.artifacts["known_until"])).sum())
+
     def check_artifacts(self) -> None:
         """Raise ValueError where what lies beside the weights cannot belong to them, or says no time."""
         series, horizon = len(self.series), self.horizon

@@ -16,11 +16,11 @@ from .calendar import extend, step_of
 from .conformal import Calibration, bounds
 from .engine import forecast_origins
 from .inputs import Inputs
-from .limits import bound, increments, meters_of, readings
+from .limits import bound, increments, last_values, meters_of, readings
 from .model import ForecastModel, load_folder
 from .plot import plot_forecast, safe_names
 from .recipe import ForecastRecipe
-from .trainer import HELD_OUT, align, follow_rows, last_values, load_frame, make_inputs
+from .trainer import HELD_OUT, align, follow_rows, load_frame, make_inputs
 
 MOST_PLOTS = 50  # series that are drawn; ten thousand pictures help nobody
 
@@ -69,6 +69,18 @@ def rows_of(model: ForecastModel, frame: pd.DataFrame, source: str) -> tuple[pd.
     return increments(frame, meters_of(model, list(frame.columns))), last_values(frame)
 
 
+def rows_to_continue(run: Run, model: ForecastModel, csv: str | Path | None) -> tuple[pd.DataFrame, np.ndarray | None]:
+    """The rows of ``csv``, which the intervals of ``model`` then have followed, or those at the end of the training.
+
+    Meters are increments; beside them the last value of each column before that, None for the training's own.
+    """
+    if csv is None:
+        return tail_of(model), None
+    frame, last = rows_of(model, load_frame(csv, run.recipe(ForecastRecipe)), str(csv))
+    follow_rows(model, frame)
+    return frame, last
+
+
 def calibration_of(model: ForecastModel, inputs: Inputs) -> Calibration:
     """The saved calibration for the series of ``inputs``; an unknown series gets the mean over the known."""
     rows = inputs.identities - 1
@@ -95,11 +107,7 @@ def predict(
         on for each level.
     """
     run, model = load_model(run)
-    if csv is None:
-        frame, last = tail_of(model), None
-    else:
-        frame, last = rows_of(model, load_frame(csv, run.recipe(ForecastRecipe)), str(csv))
-        follow_rows(model, frame)
+    frame, last = rows_to_continue(run, model, csv)
     table = forecast_frame(model, frame, levels=levels, last=last)
     if plots:
         figures = draw(frame, table, model.horizon)

@@ -18,9 +18,9 @@ from mha_apps.training import Run
 
 from .engine import forecast_origins
 from .model import LEVELS, ForecastModel
-from .predict import calibration_of, forecast_values, load_model, rows_of, tail_of
+from .predict import calibration_of, forecast_values, load_model, rows_of, rows_to_continue
 from .recipe import ForecastRecipe
-from .trainer import align, follow_rows, load_frame, make_inputs
+from .trainer import align, load_frame, make_inputs
 
 __all__ = ["alert", "parse_alert", "score", "score_frame"]
 
@@ -57,7 +57,7 @@ def score(run: Run | str | Path, csv: str | Path) -> dict[str, Any]:
 def score_frame(model: ForecastModel, frame: pd.DataFrame, source: str = "the frame") -> dict[str, Any]:
     """:func:`score` for a frame as :func:`mha_apps.forecast.predict.rows_of` gives it."""
     frame = align(model, frame)
-    seen = int((frame.index.as_unit("ns").asi8 <= int(model.artifacts["known_until"])).sum())
+    seen = model.rows_seen(frame.index)
     start = seen if seen < len(frame) else min(model.look_back, len(frame) - 1)
     inputs = make_inputs(model, frame)
     lead = min(start, model.horizon)
@@ -157,11 +157,7 @@ def alert(run: Run | str | Path, csv: str | Path | None, condition: str) -> pd.D
     """
     name, sign, number = parse_alert(condition)
     run, model = load_model(run)
-    if csv is None:
-        frame, last = tail_of(model), None
-    else:
-        frame, last = rows_of(model, load_frame(csv, run.recipe(ForecastRecipe)), str(csv))
-        follow_rows(model, frame)
+    frame, last = rows_to_continue(run, model, csv)
     values, names, times = forecast_values(model, frame, last=last)
     if name not in names:
         raise InputError(f"--alert {condition!r}: there is no sensor {name!r}; it is one of {', '.join(names[:8])}")

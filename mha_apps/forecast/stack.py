@@ -8,7 +8,7 @@ those of a series shrunk half way to what all series say.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from itertools import combinations
 from typing import Any
 
@@ -18,9 +18,10 @@ from torch import Tensor
 
 from .baselines import seasonal_naive
 from .inputs import Inputs
-from .linear import FOLDS, blocks_of, refit_linear, whole
+from .linear import LinearPath, blocks_of, rounds_of, whole
+from .model import ForecastModel
 from .plan import Plan
-from .selection import judge, rolling_folds
+from .selection import Block, judge
 from .trees import Trees
 from .windows import centre
 
@@ -59,12 +60,14 @@ class Blend:
         return {"blend": self.weights} | (self.trees.tensors() if self.trees is not None else {})
 
     @classmethod
-    def from_tensors(cls, tensors: dict[str, Tensor], *, period: int, trailing: int) -> Blend | None:
-        """The inverse of :meth:`tensors`; None where nothing was blended."""
-        if "blend" not in tensors:
+    def of(cls, model: ForecastModel) -> Blend | None:
+        """The blend that ``model`` holds among its artifacts, the inverse of :meth:`tensors`; None without any."""
+        held = model.artifacts
+        if "blend" not in held:
             return None
-        trees = Trees.from_tensors(tensors, period=period, trailing=trailing) if "tree_value" in tensors else None
-        return cls(tensors["blend"], trees)
+        grown = "tree_value" in held
+        trees = Trees.from_tensors(held, period=model.period, trailing=model.trailing) if grown else None
+        return cls(held["blend"], trees)
 
 
 def others(inputs: Inputs, origins: Tensor, series: Tensor, period: int, trees: Trees | None) -> Tensor:
@@ -98,32 +101,25 @@ class _Moments:
 
 
 def fit_blend(
-    inputs: Inputs, plan: Plan, chosen: dict[str, Any], *, trees: bool, seed: int
+    inputs: Inputs, plan: Plan, paths: list[LinearPath], *, trees: bool, seed: int
 ) -> tuple[Blend | None, dict[str, Any]]:
     """Fit the weights on rolling folds and validation.
 
     Args:
-        inputs: over the rows before the test block; its linear path is that of the whole training block.
+        inputs: over the rows before the test block.
         plan: the plan of the table.
-        chosen: what :func:`mha_apps.forecast.linear.fit_linear` chose.
+        paths: the linear path of each round, as :func:`mha_apps.forecast.linear.fit_rounds` gives them.
         trees: whether trees may take part.
         seed: of the trees.
 
     Returns:
         The blend, None where no component helps, and what was found for each component.
     """
-    horizon, linear = inputs.windows.horizon, inputs.linear
-    folds = rolling_folds(plan.train, folds=FOLDS, horizon=horizon)
     moments, grown = [], None
-    try:
-        for train, scored in [*folds, (plan.train, plan.validation)]:
-            part = replace(plan, train=train)
-            last = train == plan.train
-            inputs.linear = linear if last else refit_linear(inputs.windows, part, chosen)
-            grown = fit_trees(inputs, part, seed) if trees else None
-            moments.append(_score(inputs, part, scored, grown))
-    finally:
-        inputs.linear = linear
+    for (train, scored), path in zip(rounds_of(plan, inputs.windows.horizon), paths, strict=True):
+        part = replace(plan, train=train)
+        grown = fit_trees(inputs, part, seed) if trees else None
+        moments.append(_score(inputs, path, part, scored, grown))
 
     facts: dict[str, Any] = {}
     kept = []
@@ -147,7 +143,7 @@ def fit_blend(
 
 
 @torch.no_grad()
-def _score(inputs: Inputs, plan: Plan, scored: tuple[int, int], trees: Trees | None) -> _Moments:
+def _score(inputs: Inputs, linear: LinearPath, plan: Plan, scored: Block, trees: Trees | None) -> _Moments:
     windows, horizon = inputs.windows, inputs.windows.horizon
     count = min(windows.series, MOST_SERIES)
     series = torch.arange(windows.series)[:: -(-windows.series // count)]
@@ -157,11 +153,11 @@ def _score(inputs: Inputs, plan: Plan, scored: tuple[int, int], trees: Trees | N
     size = len(series), len(blocks), len(COMPONENTS)
     found = _Moments(np.zeros((*size, size[2])), np.zeros(size), np.zeros(size[:2]), np.zeros(size[:2]))
     # A correction across channels needs all of them; without one the series that are scored will do.
-    needed = torch.arange(windows.series) if inputs.linear.cross is not None else series
+    needed = torch.arange(windows.series) if linear.cross is not None else series
     for part in origins.split(max(1, 2048 // len(needed))):
         batch = windows.at(needed.expand(len(part), -1), part[:, None].expand(-1, len(needed)))
         past, mask, level = centre(batch.past.double(), inputs.trailing)
-        point = inputs.linear.forecast(past, mask, level) + level
+        point = linear.forecast(past, mask, level) + level
         ahead = part[:, None, None] + torch.arange(horizon)
         gap = torch.where(ahead < scored[1], batch.future.double() - point, torch.nan)
         difference = others(inputs, part, needed, plan.period, trees).double() - point.unsqueeze(-1)
@@ -179,19 +175,13 @@ def _score(inputs: Inputs, plan: Plan, scored: tuple[int, int], trees: Trees | N
 
 def _sum(moments: list[_Moments]) -> _Moments:
     """Rounds added up, each as means, so that a long round says no more than a short one."""
-    total = None
-    for each in moments:
-        size = max(each.count.sum(), 1.0)
-        part = _Moments(each.gram / size, each.cross / size, each.square / size, each.count / size)
-        total = (
-            part if total is None else _Moments(*(a + b for a, b in zip(_fields(total), _fields(part), strict=True)))
+    sizes = [max(each.count.sum(), 1.0) for each in moments]
+    return _Moments(
+        *(
+            sum(getattr(each, part.name) / size for each, size in zip(moments, sizes, strict=True))
+            for part in fields(_Moments)
         )
-    assert total is not None
-    return total
-
-
-def _fields(moments: _Moments) -> tuple[np.ndarray, ...]:
-    return moments.gram, moments.cross, moments.square, moments.count
+    )
 
 
 def _gain(moments: list[_Moments], fold: int, components: list[int]) -> float:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from mha_apps.errors import InputError
-from mha_apps.training import Run
+from mha_apps.training import Run, processes
 from mha_apps.training.recipe import to_table
 
 from .model import ForecastModel, load_folder
@@ -52,7 +51,7 @@ class Stages:
             return found
         model, facts = make()
         facts = json.loads(json.dumps(facts))  # as it will be read: a resumed run must not differ
-        if int(os.environ.get("RANK", "0")) == 0:
+        if processes.is_first():
             half = self.path / f"{name}.half"
             for old in (half, folder):
                 shutil.rmtree(old, ignore_errors=True)
@@ -77,5 +76,5 @@ class Stages:
 
     def clear(self) -> None:
         """Remove them all: the training has ended."""
-        if self.path is not None and int(os.environ.get("RANK", "0")) == 0:
+        if self.path is not None and processes.is_first():
             shutil.rmtree(self.path, ignore_errors=True)

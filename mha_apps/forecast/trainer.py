@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import shutil
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +30,8 @@ from mha_apps.training import (
 from .conformal import Calibration, scores
 from .engine import forecast_origins
 from .inputs import Inputs
-from .limits import counters, increments, parse_bounds, remember_limits
-from .linear import FOLDS, LinearPath, fit_linear, refit_linear, thin, whole
+from .limits import Limits, limited
+from .linear import FOLDS, LinearPath, fit_rounds, refit_linear, thin, whole
 from .model import LEVELS, ForecastModel
 from .plan import Plan, make_plan
 from .reading import ReadOptions, read_sensor_csv
@@ -100,44 +100,6 @@ def train(
     processes.on_first(lambda: _finish(run, summary, model, held_out, frame))
     Stages(run, recipe, frame).clear()
     return run
-
-
-@dataclass
-class Limits:
-    """Bounds ``(series + 1,)``, the last for an unknown series; the meters, and their last readings."""
-
-    lower: np.ndarray
-    upper: np.ndarray
-    meters: list[str]
-    last: np.ndarray
-
-    def keep(self, model: ForecastModel) -> None:
-        """Put them into ``model``."""
-        remember_limits(model, self.lower, self.upper, self.meters)
-        if self.meters:
-            model.artifacts["tail_reading"] = torch.from_numpy(self.last)
-
-
-def limited(frame: pd.DataFrame, recipe: ForecastRecipe, source: str) -> tuple[pd.DataFrame, Limits]:
-    """``frame`` with meters as increments, and what the recipe says of its sensors.
-
-    Raises:
-        InputError: a sensor that is named is not there, or a lowest value is above the highest.
-    """
-    names = [str(name) for name in frame.columns]
-    frame = frame.set_axis(names, axis=1)
-    meters = counters(recipe.counter, names, source)
-    lower = parse_bounds(recipe.min, "--min", names, source, -np.inf)
-    upper = parse_bounds(recipe.max, "--max", names, source, np.inf)
-    for name, low, high in zip(names, lower[:-1], upper[:-1], strict=True):
-        if low > high:
-            raise InputError(f"{source}: --min {low:g} is above --max {high:g} for {name!r}; exchange them")
-    return increments(frame, meters), Limits(lower, upper, meters, last_values(frame))
-
-
-def last_values(frame: pd.DataFrame) -> np.ndarray:
-    """The last observed value of each column, NaN where there is none."""
-    return frame.ffill().iloc[-1].to_numpy(dtype=np.float64).copy()
 
 
 def _finish(
@@ -253,7 +215,7 @@ def follow_rows(model: ForecastModel, frame: pd.DataFrame) -> int:
     if any(name not in model.series for name in names):
         return 0
     frame = align(model, frame)
-    start = int((frame.index.as_unit("ns").asi8 <= int(model.artifacts["known_until"])).sum())
+    start = model.rows_seen(frame.index)
     start = max(start, len(frame) - MOST_FOLLOWED, model.horizon)
     if start >= len(frame):
         return 0
@@ -351,14 +313,9 @@ def confirm(
     return {"kept": verdict.kept, "gains": list(verdict.gains), "gain_error": verdict.standard_error, "weight": weight}
 
 
-def blend_of(model: ForecastModel) -> Blend | None:
-    """The blend that ``model`` holds."""
-    return Blend.from_tensors(model.artifacts, period=model.period, trailing=model.trailing)
-
-
 def refit_blend(model: ForecastModel, frame: pd.DataFrame, plan: Plan, seed: int) -> None:
     """Grow the trees of the model's blend anew on the training rows of ``plan``; the weights stay."""
-    blend = blend_of(model)
+    blend = Blend.of(model)
     if blend is not None and blend.trees is not None:
         model.artifacts |= fit_trees(make_inputs(model, frame), plan, seed).tensors()
 
@@ -380,7 +337,7 @@ def build(
     values = frame.to_numpy(dtype=np.float64)
     scaler = Scaler.fit(values[: plan.train[1]])
     windows = Windows(scaler.forward(values), look_back=plan.look_back, horizon=recipe.horizon)
-    linear, chosen = fit_linear(windows, plan, channels=recipe.channels)
+    paths, chosen = fit_rounds(windows, plan, channels=recipe.channels)
     seed_everything(recipe.seed)
     index = frame.index
     model = ForecastModel(
@@ -402,7 +359,7 @@ def build(
         members=recipe.members,
     )
     model.artifacts = {
-        **linear.tensors(),
+        **paths[-1].tensors(),
         "mean": torch.from_numpy(scaler.mean),
         "scale": torch.from_numpy(scaler.scale),
         "known_until": torch.tensor(index[-1].as_unit("ns").value, dtype=torch.int64),
@@ -410,9 +367,9 @@ def build(
     inputs = make_inputs(model, frame)
     blended: dict[str, Any] = {}
     if like is None:
-        blend, blended = fit_blend(inputs, plan, chosen, trees=recipe.trees, seed=recipe.seed)
+        blend, blended = fit_blend(inputs, plan, paths, trees=recipe.trees, seed=recipe.seed)
     else:
-        blend = blend_of(like)
+        blend = Blend.of(like)
     model.artifacts |= blend.tensors() if blend is not None else {}
     if like is not None:
         refit_blend(model, frame, plan, recipe.seed)

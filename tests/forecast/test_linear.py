@@ -1,5 +1,7 @@
 """The linear path as a whole: its choice of penalty, and the correction across channels."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -7,7 +9,16 @@ import torch
 from sklearn.linear_model import Ridge
 
 from mha_apps.forecast import cross, ridge
-from mha_apps.forecast.linear import LinearPath, Shape, fit_linear, refit_linear, solve_mean, whole
+from mha_apps.forecast.linear import (
+    LinearPath,
+    Shape,
+    fit_linear,
+    fit_rounds,
+    refit_linear,
+    rounds_of,
+    solve_mean,
+    whole,
+)
 from mha_apps.forecast.plan import make_plan
 from mha_apps.forecast.recipe import ForecastRecipe
 from mha_apps.forecast.selection import judge, rolling_folds
@@ -114,6 +125,21 @@ def test_refitting_on_the_same_rows_gives_the_same_path():
     again = refit_linear(windows, plan, facts)
     for name, tensor in path.tensors().items():
         torch.testing.assert_close(again.tensors()[name], tensor)
+
+
+def test_the_path_of_each_round_is_the_one_fitted_on_its_rows_alone(monkeypatch):
+    # Without a reversion: each round measures it from the mean of its own rows, a fit alone from the scaler's.
+    monkeypatch.setattr("mha_apps.forecast.linear.REVERSION", 1e12)
+    windows, plan = plan_for(led())
+    paths, facts = fit_rounds(windows, plan, channels=True)
+    rounds = rounds_of(plan, windows.horizon)
+    assert len(paths) == len(rounds) == 4
+    assert any(block["kept"] for block in facts["cross"])
+    assert not facts["reversion"]["kept"]
+    for path, (train, _) in zip(paths, rounds, strict=True):
+        alone = refit_linear(windows, replace(plan, train=train), facts)
+        for name, tensor in path.tensors().items():
+            torch.testing.assert_close(alone.tensors()[name], tensor)
 
 
 def returning(rows=1500, seed=0):
