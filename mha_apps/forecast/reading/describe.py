@@ -13,7 +13,7 @@ from . import oddities, zones
 from .account import Account
 from .options import ReadOptions
 from .reading import Reading
-from .report import ColumnReport, Gap, Offence, ReadingReport
+from .report import LEFT_OUT, ColumnReport, Gap, Offence, ReadingReport
 from .series import Block, Laid
 from .sources import Readable
 from .table import Table
@@ -98,13 +98,12 @@ def describe(
         )
     _describe_columns(report, blocks, laid, frame, layout)
     _find_gaps(report, laid)
-    for source_reading, account in (
-        [(reading, reading.table.account) for reading in readings] if len(accounts) == len(readings) else []
-    ):
-        _show_offences(report, account, source_reading)
-    if len(accounts) != len(readings):
+    if len(accounts) == len(readings):
+        for reading in readings:
+            _show_offences(report, reading.table.account, [reading])
+    else:  # some continue each other in one account
         for account in accounts:
-            _show_offences(report, account, None, readings)
+            _show_offences(report, account, readings)
     return report
 
 
@@ -194,11 +193,9 @@ def _find_gaps(report: ReadingReport, laid: Laid) -> None:
         report.gaps.append(Gap(first=str(span[0]), last=str(span[-1]), rows=rows))
 
 
-def _show_offences(
-    report: ReadingReport, account: Account, reading: Reading | None, readings: list[Reading] | None = None
-) -> None:
+def _show_offences(report: ReadingReport, account: Account, readings: list[Reading]) -> None:
     """The first lines of each reason, for rows and for cells."""
-    texts = {r.table.source: r for r in ([reading] if reading else readings or [])}
+    texts = {reading.table.source: reading for reading in readings}
 
     def offence(row: int, reason: str, column: str | None) -> Offence:
         source = account.sources[account.files[row]]
@@ -212,17 +209,7 @@ def _show_offences(
     for reason in account.rows.counts():
         for row in account.rows.first(reason, FIRST_LINES):
             report.offences.append(offence(int(row), reason, None))
-    quiet = {
-        "text",
-        "row counter",
-        "not asked for",
-        "beside the value",
-        "describes the sensor",
-        "another time",
-        "column not in this file",
-        "blank",
-        "duplicate",
-    }
+    quiet = LEFT_OUT.keys() - {"composite cell"} | {"column not in this file", "blank", "duplicate"}
     shown: dict[str, int] = {}
     for name, ledger in account.cells.items():
         for reason in ledger.counts():

@@ -28,7 +28,7 @@ from .layout import codes_of, describing, series_columns
 from .look import Look, Times, named
 from .options import ReadOptions
 from .reading import Reading
-from .report import ColumnReport, ReadingReport
+from .report import LEFT_OUT, ColumnReport, ReadingReport
 from .series import Block, frame_of, lay
 from .sideways import upright
 from .sources import Readable, Source, gather
@@ -248,15 +248,7 @@ def _leave_out(table: Table, k: int, why: str, left_out: list[ColumnReport]) -> 
     name = table.names[k]
     ledger = table.account.cells[name] = Ledger(table.count)
     ledger.set_aside(np.ones(table.count, dtype=bool), why)
-    oddity = {
-        "text": "text",
-        "row counter": "counts the rows",
-        "not asked for": "not among --columns",
-        "beside the value": "stands beside the value (--columns reads it)",
-        "describes the sensor": "one value a sensor (--columns reads it)",
-        "another time": "tells the same times once more",
-        "composite cell": "several values in a cell",
-    }[why]
+    oddity = LEFT_OUT[why]
     column = table.columns[k]
     example = ""
     if isinstance(column, pa.Array):
@@ -416,8 +408,7 @@ def _rename(block: Block, stem: str) -> None:
         block.labels = [f"{stem} {label}" for label in block.labels]
         return
     new = [stem] if len(block.names) == 1 else [f"{stem} {name}" for name in block.names]
-    block.account.cells = {
-        dict(zip(block.names, new, strict=True)).get(name, name): ledger for name, ledger in block.account.cells.items()
-    }
-    block.units = {dict(zip(block.names, new, strict=True)).get(name, name): unit for name, unit in block.units.items()}
+    called = dict(zip(block.names, new, strict=True))
+    block.account.cells = {called.get(name, name): ledger for name, ledger in block.account.cells.items()}
+    block.units = {called.get(name, name): unit for name, unit in block.units.items()}
     block.names = new

@@ -8,6 +8,17 @@ import textwrap
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+LEFT_OUT = {
+    "text": "text",
+    "row counter": "counts the rows",
+    "not asked for": "not among --columns",
+    "beside the value": "stands beside the value (--columns reads it)",
+    "describes the sensor": "one value a sensor (--columns reads it)",
+    "another time": "tells the same times once more",
+    "composite cell": "several values in a cell",
+}
+"""Why a whole column is no sensor, and how the report says so of it."""
+
 
 @dataclass(kw_only=True)
 class ColumnReport:
