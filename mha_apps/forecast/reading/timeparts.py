@@ -10,15 +10,18 @@ import pandas as pd
 import pyarrow as pa
 
 from .hours import Hours
+from .layout import codes_of
 from .look import Look, Times, named
 from .timetext import DAY, HOUR, MINUTE, SECOND, TimeText, civil_days, week_days, year_days
-from .words import CLOCK_NAMES, MONTHS, PART_NAMES, PERIOD_NAMES
+from .words import CLOCK_NAMES, MONTHS, PART_NAMES, PERIOD_NAMES, SERIES_NAMES
 
 
 def with_clock(look: Look, times: Times, others: Sequence[int]) -> Times:
     """Adds the time of the day that stands in another column, as text or as numbers."""
     date_name = look.name(times.columns[0])
-    if not look.options.time and _daily(times):  # sunrise or the hour of a peak are values of a day, not its clock
+    if not look.options.time and _daily(
+        look, times, others
+    ):  # sunrise or the hour of a peak are values of a day, not its clock
         others = [k for k in others if named(look.name(k), _PLAIN_CLOCKS) or _same_clock(look, k)]
     clocks = [k for k in others if look.clock_share(k) >= 0.6 and not isinstance(look.table.columns[k], pd.Series)]
     clocks.sort(key=lambda k: (not named(look.name(k), CLOCK_NAMES, partly=True), abs(k - times.columns[0])))
@@ -80,12 +83,26 @@ _PLAIN_CLOCKS = (CLOCK_NAMES | PART_NAMES["hour"] | PART_NAMES["hhmm"]) - frozen
 """Names of a clock and of nothing else; the plural counts hours of something."""
 
 
-def _daily(times: Times) -> bool:
-    """Whether dates alone make a series: each occurs once, and most follow the day before."""
-    days = times.wall[times.ok]
-    if len(days) < 3 or len(np.unique(days)) < len(days):
-        return False
-    return bool(np.median(np.diff(np.sort(days))) == DAY)
+def _daily(look: Look, times: Times, others: Sequence[int]) -> bool:
+    """Whether dates alone make a series, or one for each sensor that another column names."""
+    rows = np.flatnonzero(times.ok)
+    if _once_a_day(times.wall[rows], np.zeros(len(rows), dtype=np.int64)):
+        return True
+    for k in others:
+        if (look.numeric(k) and not named(look.name(k), SERIES_NAMES)) or look.date_share(k) > 0:
+            continue
+        codes, found = codes_of(look.table.columns[k])
+        if 2 <= len(found) <= len(rows) / 3 and (codes[rows] >= 0).all() and _once_a_day(times.wall[rows], codes[rows]):
+            return True
+    return False
+
+
+def _once_a_day(days: np.ndarray, sensors: np.ndarray) -> bool:
+    """Whether each day occurs once for a sensor, and most follow the day before."""
+    order = np.lexsort((days, sensors))
+    days, sensors = days[order], sensors[order]
+    gaps = np.diff(days)[sensors[1:] == sensors[:-1]]
+    return len(gaps) > 1 and bool((gaps > 0).all()) and bool(np.median(gaps) == DAY)
 
 
 def _same_clock(look: Look, k: int) -> bool:

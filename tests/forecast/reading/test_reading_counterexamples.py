@@ -322,3 +322,44 @@ def test_the_report_lists_rows_and_cells_apart(tmp_path: Path) -> None:
     rows, cells = report.text().split("first rows set aside\n")[1].split("\n\nfirst cells set aside\n")
     assert rows == "  line 7: no time: ,5"
     assert cells == "  line 9: not a number in a: oops"
+
+
+@pytest.mark.parametrize("by_sensor", [False, True])
+@pytest.mark.parametrize("head", ["sensor,date,power,hum", "id,date,power,", "sensor,date,value,quality"])
+def test_daily_values_of_several_sensors_that_look_like_clocks_are_values(
+    head: str, by_sensor: bool, tmp_path: Path
+) -> None:
+    days = pd.date_range("2024-01-01", periods=28)
+    rows = [(f"S{n}", day, 100 * n + j) for j, day in enumerate(days) for n in (1, 2, 3)]  # 101 might be 01:01
+    rows = sorted(rows) if by_sensor else rows
+    name = head.split(",")[3]
+    lines = [f"{s},{day:%Y-%m-%d},{value}" + {"hum": ",50.5", "quality": ",1", "": ""}[name] for s, day, value in rows]
+    path = tmp_path / "daily.csv"
+    path.write_text("\n".join([head.rstrip(","), *lines]) + "\n")
+    frame, report = read_sensor_csv(path)
+    assert report.step == "D"
+    for n in (1, 2, 3):
+        column = f"S{n} power" if name == "hum" else f"S{n}"
+        assert frame[column].tolist() == [100 * n + j for j in range(28)]
+
+
+def test_a_table_on_its_side_of_daily_counts_is_read_as_values(tmp_path: Path) -> None:
+    days = pd.date_range("2024-01-01", periods=28)
+    path = tmp_path / "side.csv"
+    lines = ["Sensor," + ",".join(f"{day:%Y-%m-%d}" for day in days)]
+    lines += [f"S{n}," + ",".join(str(100 * n + j) for j in range(28)) for n in (1, 2, 3)]
+    path.write_text("\n".join(lines) + "\n")
+    frame, _ = read_sensor_csv(path)
+    assert frame["S2"].tolist() == [200 + j for j in range(28)]
+
+
+def test_hours_are_the_clock_of_several_sensors_all_the_same(tmp_path: Path) -> None:
+    times = pd.date_range("2024-01-01", periods=96, freq="h")
+    path = tmp_path / "hours.csv"
+    path.write_text(
+        "sensor,date,hour,value\n"
+        + "".join(f"{s},{t:%Y-%m-%d},{t.hour},{t.hour + n}.5\n" for t in times for n, s in enumerate("AB"))
+    )
+    frame, report = read_sensor_csv(path)
+    assert report.step == "h"
+    assert frame["B"].tolist() == [t.hour + 1.5 for t in times]
