@@ -11,7 +11,6 @@ import contextlib
 import difflib
 import io
 import json
-import math
 import os
 import re
 import shutil
@@ -32,7 +31,7 @@ from mha_apps.cnn.recipe import CnnRecipe
 from mha_apps.errors import InputError
 from mha_apps.forecast.reading.options import ReadOptions
 from mha_apps.forecast.recipe import ForecastRecipe
-from mha_apps.training import processes
+from mha_apps.training import files, processes
 from mha_apps.training.recipe import BUDGETS, TrainingRecipe, load_recipe
 from mha_apps.training.run import Run
 from mha_apps.vision.recipe import VitRecipe
@@ -502,7 +501,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         with contextlib.redirect_stdout(sys.stderr):  # libraries print; standard output is the answer's alone
             answer = verb.run()
         if processes.is_first():
-            print(_json(answer.data) if verb.json else answer.text, flush=True)
+            print(files.json_text(answer.data) if verb.json else answer.text, flush=True)
         return 0
     except SystemExit:
         return 0  # tyro ends the process once it has made the help text
@@ -651,21 +650,6 @@ def _option(args: list[str], name: str) -> str | None:
 
 
 # printing --------------------------------------------------------------------------------------------------------
-
-
-def _json(data: Any) -> str:
-    """One JSON object on one line; numbers that JSON does not have (nan, inf) become null."""
-
-    def plain(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {str(key): plain(item) for key, item in value.items()}
-        if isinstance(value, list | tuple):
-            return [plain(item) for item in value]
-        if isinstance(value, float):
-            return value if math.isfinite(value) else None
-        return value
-
-    return json.dumps(plain(data), allow_nan=False, default=str)
 
 
 def _short(value: Any) -> str:

@@ -16,7 +16,8 @@ from mha_apps.cnn.models import GatedCNN
 from mha_apps.cnn.surgery import find_gates
 from mha_apps.errors import InputError
 from mha_apps.images.augment import normalize
-from mha_apps.images.picture import picture_path, save_picture, visible
+from mha_apps.images.picture import picture_path, visible
+from mha_apps.training.files import save_picture
 from mha_apps.training.run import Run
 
 if TYPE_CHECKING:

@@ -21,8 +21,8 @@ from .inputs import Inputs
 from .limits import bound
 from .linear import LinearPath, thin, whole
 from .model import LEVELS, ForecastModel
-from .plot import plot_forecast, safe_names
-from .predict import MOST_PLOTS, calibration_of, draw, forecast_frame, load_model, rows_of, tail_of, to_long
+from .plot import plot_forecast, save_each
+from .predict import MOST_PLOTS, after_tail, calibration_of, draw, forecast_frame, load_model, rows_of, tail_of, to_long
 from .recipe import ForecastRecipe
 from .report import write_report
 from .sample import resolve
@@ -92,11 +92,10 @@ def examine(
     if unknown:
         raise InputError(f"{source}: column {unknown[0]!r} is not among the series of the run; leave it out")
     start = first_unseen(model, frame, source, "give newer rows or train with --holdout 0.2")
-    result = evaluate(model, frame, start, trees=trees)
+    whole = after_tail(model, frame)
+    result = evaluate(model, whole, start + len(whole) - len(frame), trees=trees)
     if plots:
-        files = safe_names(result.figures)
-        for name, figure in result.figures.items():
-            figure.savefig(run.plots_dir / f"backtest-{files[name]}.png", dpi=110)
+        save_each(result.figures, run.plots_dir, "backtest")
         final = load_model(run)[1]
         rows = tail_of(final)
         forecasts = draw(rows, forecast_frame(final, rows, levels=(80, 95)), final.horizon)

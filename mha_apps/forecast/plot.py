@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure
 
+from mha_apps.training.files import save_picture
 from mha_apps.training.report import COLOURS
 
-__all__ = ["plot_forecast", "safe_names"]
+__all__ = ["plot_forecast", "safe_names", "save_each"]
 
 LONGEST_NAME = 100  # bytes; file systems end a file name at 255, some encrypted ones at 143
+
+
+def save_each(figures: dict[str, Figure], folder: Path, kind: str) -> None:
+    """Each sensor's picture as ``KIND-SENSOR.png``; InputError where it cannot be written."""
+    names = safe_names(figures)
+    for name, figure in figures.items():
+        save_picture(figure, folder / f"{kind}-{names[name]}.png", dpi=110)
 
 
 def safe_names(names: Iterable[str]) -> dict[str, str]:

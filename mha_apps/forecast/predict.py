@@ -18,7 +18,7 @@ from .engine import forecast_origins
 from .inputs import Inputs
 from .limits import bound, increments, last_values, meters_of, readings
 from .model import ForecastModel, load_folder
-from .plot import plot_forecast, safe_names
+from .plot import plot_forecast, save_each
 from .recipe import ForecastRecipe
 from .trainer import HELD_OUT, align, follow_rows, load_frame, make_inputs
 
@@ -30,7 +30,7 @@ __all__ = ["calibration_of", "load_model", "predict", "tail_of"]
 def load_model(run: Run | str | Path, *, held_out: bool = False) -> tuple[Run, ForecastModel]:
     """The run and its model, in eval mode on the CPU; with ``held_out`` the one that never saw the test block."""
     run = run if isinstance(run, Run) else Run.open(run, kind="forecast")
-    if not (run.model_dir / "artifacts.safetensors").is_file():
+    if not (run.path / "summary.json").is_file():  # the last that training writes; resuming removes it
         raise InputError(f"{run.path}: its training has not ended; continue it with --resume {run.path}")
     folder = run.path / HELD_OUT
     folder = folder if held_out and folder.is_dir() else run.model_dir
@@ -69,6 +69,22 @@ def rows_of(model: ForecastModel, frame: pd.DataFrame, source: str) -> tuple[pd.
     return increments(frame, meters_of(model, list(frame.columns))), last_values(frame)
 
 
+def after_tail(model: ForecastModel, frame: pd.DataFrame) -> pd.DataFrame:
+    """``frame`` with the training's last rows before it, where it goes on from them: a week has a past, too.
+
+    Where the rows are on another grid, or begin more than a look-back after the training's, they stand alone.
+    """
+    tail = tail_of(model)
+    if (frame.index.tz is None) != (tail.index.tz is None) or frame.index[0] <= tail.index[0]:
+        return frame
+    before = tail[tail.index < frame.index[0]].reindex(columns=frame.columns)
+    joined = pd.concat([before, frame])
+    index = pd.date_range(joined.index[0], joined.index[-1], freq=model.frequency)
+    if len(index) > len(joined) + model.look_back or not joined.index.isin(index).all():
+        return frame
+    return joined.reindex(index)
+
+
 def rows_to_continue(run: Run, model: ForecastModel, csv: str | Path | None) -> tuple[pd.DataFrame, np.ndarray | None]:
     """The rows of ``csv``, which the intervals of ``model`` then have followed, or those at the end of the training.
 
@@ -77,6 +93,7 @@ def rows_to_continue(run: Run, model: ForecastModel, csv: str | Path | None) -> 
     if csv is None:
         return tail_of(model), None
     frame, last = rows_of(model, load_frame(csv, run.recipe(ForecastRecipe)), str(csv))
+    frame = after_tail(model, frame)
     follow_rows(model, frame)
     return frame, last
 
@@ -110,10 +127,7 @@ def predict(
     frame, last = rows_to_continue(run, model, csv)
     table = forecast_frame(model, frame, levels=levels, last=last)
     if plots:
-        figures = draw(frame, table, model.horizon)
-        files = safe_names(figures)
-        for name, figure in figures.items():
-            figure.savefig(run.plots_dir / f"forecast-{files[name]}.png", dpi=110)
+        save_each(draw(frame, table, model.horizon), run.plots_dir, "forecast")
     return table
 
 

@@ -18,7 +18,7 @@ from mha_apps.training import Run
 
 from .engine import forecast_origins
 from .model import LEVELS, ForecastModel
-from .predict import calibration_of, forecast_values, load_model, rows_of, rows_to_continue
+from .predict import after_tail, calibration_of, forecast_values, load_model, rows_of, rows_to_continue
 from .recipe import ForecastRecipe
 from .trainer import align, load_frame, make_inputs
 
@@ -56,9 +56,11 @@ def score(run: Run | str | Path, csv: str | Path) -> dict[str, Any]:
 
 def score_frame(model: ForecastModel, frame: pd.DataFrame, source: str = "the frame") -> dict[str, Any]:
     """:func:`score` for a frame as :func:`mha_apps.forecast.predict.rows_of` gives it."""
-    frame = align(model, frame)
+    whole = after_tail(model, frame)
+    before = len(whole) - len(frame)  # rows of the training, which are the past of these
     seen = model.rows_seen(frame.index)
-    start = seen if seen < len(frame) else min(model.look_back, len(frame) - 1)
+    start = before + (seen if seen < len(frame) else min(max(0, model.look_back - before), len(frame) - 1))
+    frame = align(model, whole)
     inputs = make_inputs(model, frame)
     lead = min(start, model.horizon)
     origins = torch.arange(start - lead, len(frame))

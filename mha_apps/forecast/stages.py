@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from mha_apps.errors import InputError
-from mha_apps.training import Run, processes
+from mha_apps.training import Run, files, processes
 from mha_apps.training.recipe import to_table
 
 from .model import ForecastModel, load_folder
@@ -33,7 +32,7 @@ class Stages:
     """The finished stages of ``run``; with ``run`` None nothing is kept and every stage is made."""
 
     def __init__(self, run: Run | None, recipe: ForecastRecipe, frame: pd.DataFrame) -> None:
-        self.path = run.path / FOLDER if run is not None else None
+        self.run = run
         rows = np.ascontiguousarray(frame.to_numpy(dtype=np.float64))
         digest = hashlib.sha256(json.dumps(to_table(recipe), sort_keys=True, default=str).encode())
         digest.update(json.dumps([list(map(str, frame.columns)), str(frame.index[0]), str(frame.index[-1])]).encode())
@@ -44,23 +43,28 @@ class Stages:
         self, name: str, make: Callable[[], tuple[ForecastModel | None, dict[str, Any]]]
     ) -> tuple[ForecastModel | None, dict[str, Any]]:
         """What ``make`` returns, a model or None and a JSON-able dict; from disk if the stage was finished before."""
-        if self.path is None:
+        if self.run is None:
             return make()
-        folder = self.path / name
+        folder = self.run.path / FOLDER / name
         if (found := self._read(folder)) is not None:
             return found
         model, facts = make()
         facts = json.loads(json.dumps(facts))  # as it will be read: a resumed run must not differ
         if processes.is_first():
-            half = self.path / f"{name}.half"
+            self._write(self.run, name, model, {"digest": self.digest, "model": model is not None, "facts": facts})
+        return model, facts
+
+    def _write(self, run: Run, name: str, model: ForecastModel | None, content: dict[str, Any]) -> None:
+        folder = run.path / FOLDER / name
+        half = folder.with_name(f"{name}.half")
+        with files.disk_errors(folder):
             for old in (half, folder):
-                shutil.rmtree(old, ignore_errors=True)
+                files.remove(old)
             half.mkdir(parents=True)
             if model is not None:
-                model.save_pretrained(half)
-            (half / _FACTS).write_text(json.dumps({"digest": self.digest, "facts": facts}), encoding="utf-8")
+                run.save_model(model, f"{FOLDER}/{half.name}")
+            files.replace_text(half / _FACTS, json.dumps(content))
             half.rename(folder)
-        return model, facts
 
     def _read(self, folder: Path) -> tuple[ForecastModel | None, dict[str, Any]] | None:
         """The stage in ``folder``; None when there is none, or it is damaged or of other rows or another recipe."""
@@ -68,13 +72,12 @@ class Stages:
             content = json.loads((folder / _FACTS).read_text(encoding="utf-8"))
             if content["digest"] != self.digest:
                 return None
-            has_model = (folder / "config.json").is_file()
-            model = load_folder(folder, "", whole=False) if has_model else None
+            model = load_folder(folder, "", whole=False) if content["model"] else None
             return model, dict(content["facts"])
         except (OSError, ValueError, TypeError, KeyError, InputError):
             return None
 
     def clear(self) -> None:
         """Remove them all: the training has ended."""
-        if self.path is not None and processes.is_first():
-            shutil.rmtree(self.path, ignore_errors=True)
+        if self.run is not None and processes.is_first():
+            files.remove(self.run.path / FOLDER)

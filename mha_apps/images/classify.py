@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from mha_apps.errors import InputError
 from mha_apps.images.augment import Augmentation, normalize
 from mha_apps.images.evaluate import evaluate_classifier, plot_confusion
-from mha_apps.images.picture import save_picture
 from mha_apps.images.recipe import ImageRecipe
 from mha_apps.images.source import ImageSet, load, with_classes
 from mha_apps.training.device import autocast, resolve_device, resolve_precision
+from mha_apps.training.files import save_picture
 from mha_apps.training.run import Run
 
 if TYPE_CHECKING:

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
 from mha_apps.errors import InputError
-from mha_apps.training.files import disk_errors
 from mha_apps.training.run import Run
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-__all__ = ["picture_path", "save_picture", "visible"]
+__all__ = ["picture_path", "visible"]
 
 
 def picture_path(out: str | Path | None, run: Run, name: str) -> Path:
@@ -32,17 +28,6 @@ def picture_path(out: str | Path | None, run: Run, name: str) -> Path:
         what = "is a folder" if path.is_dir() else "does not end in .png"
         raise InputError(f"--out {out}: {what}; name the picture to write, such as {name}")
     return path
-
-
-def save_picture(figure: Figure, path: Path, *, dpi: int = 120) -> None:
-    """Write the figure as a PNG, making its folder where there is none.
-
-    Raises:
-        InputError: it cannot be written there.
-    """
-    with disk_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, dpi=dpi, format="png")
 
 
 def visible(image: Tensor) -> tuple[NDArray[np.uint8], dict[str, Any]]:

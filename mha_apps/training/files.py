@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import math
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING, Any
 
 from mha_apps.errors import InputError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 @contextmanager
@@ -42,6 +48,17 @@ def replace_text(path: Path, text: str) -> None:
     replace(path, lambda file: file.write(text.encode()))
 
 
+def save_picture(figure: Figure, path: Path, *, dpi: int = 120) -> None:
+    """Write the figure as a PNG, making its folder where there is none.
+
+    Raises:
+        InputError: it cannot be written there.
+    """
+    with disk_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, dpi=dpi, format="png")
+
+
 def sync(path: Path) -> None:
     """Make sure that a file that something else wrote is on the disk."""
     with path.open("rb") as file:
@@ -56,6 +73,29 @@ def _sync_names(folder: Path) -> None:
             os.fsync(number)
         finally:
             os.close(number)
+
+
+def remove(path: Path) -> None:
+    """Remove a folder with all that is in it, or a file, if there is one."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def json_text(data: Any, *, indent: int | None = None) -> str:
+    """``data`` as JSON; numbers that JSON does not have (nan, inf) become null, and what it does not know is text."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {str(key): plain(item) for key, item in value.items()}
+        if isinstance(value, list | tuple):
+            return [plain(item) for item in value]
+        if isinstance(value, float):
+            return value if math.isfinite(value) else None
+        return value
+
+    return json.dumps(plain(data), allow_nan=False, default=str, indent=indent)
 
 
 def clear(folder: Path) -> None:

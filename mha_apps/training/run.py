@@ -204,7 +204,7 @@ class Run:
 
     def write_summary(self, summary: dict[str, Any]) -> None:
         """Write ``summary.json`` whole."""
-        files.replace_text(self.path / "summary.json", json.dumps(summary, indent=2) + "\n")
+        files.replace_text(self.path / "summary.json", files.json_text(summary, indent=2) + "\n")
 
     def reopen(self) -> None:
         """Remove what says that the run has ended, and what a kill has left: the run goes on."""

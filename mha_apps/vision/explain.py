@@ -17,7 +17,8 @@ from mha_apps.attention import AttentionMaps, head_statistics, record_attention,
 from mha_apps.errors import InputError
 from mha_apps.images.augment import normalize
 from mha_apps.images.decode import Unreadable, decode_all
-from mha_apps.images.picture import picture_path, save_picture, visible
+from mha_apps.images.picture import picture_path, visible
+from mha_apps.training.files import save_picture
 from mha_apps.training.run import Run
 from mha_apps.vision.model import ViT, load_model
 from mha_apps.vision.predict import find_images

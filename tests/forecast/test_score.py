@@ -50,6 +50,25 @@ def test_ordinary_rows_are_outside_their_intervals_about_as_often_as_they_should
     assert found["stuck"] == []
 
 
+def test_new_rows_alone_have_the_end_of_the_training_as_their_past(run, tmp_path):
+    whole, _ = scored(run, tmp_path)
+    frame_of().iloc[500:].to_csv(tmp_path / "week.csv")
+    alone = score(run, tmp_path / "week.csv")
+    assert alone["first"] == whole["first"]
+    for one, other in zip(alone["sensors"], whole["sensors"], strict=True):
+        assert one == pytest.approx(other, abs=1e-6)
+    table = predict(run, tmp_path / "week.csv", plots=False)
+    pd.testing.assert_frame_equal(table, predict(run, tmp_path / "new.csv", plots=False), atol=1e-6)
+
+
+def test_rows_of_another_time_stand_alone(run, tmp_path):
+    far = frame_of().iloc[500:].shift(freq="1000h")
+    far.to_csv(tmp_path / "far.csv")
+    found = score(run, tmp_path / "far.csv")
+    assert found["first"] == str(far.index[0])
+    assert found["scored"] == 200
+
+
 def test_a_value_that_jumps_comes_first(run, tmp_path):
     def spoil(frame):
         frame.iloc[550, 1] = 50.0
