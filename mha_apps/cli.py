@@ -8,6 +8,7 @@ does not need is not imported.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import difflib
 import io
 import json
@@ -21,7 +22,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, get_origin, get_type_hints
 
 import tyro
 from tyro.conf import FlagCreatePairsOff, Positional
@@ -571,6 +572,11 @@ def _overview(subject: str | None = None) -> str:
 
 
 def _parse(program: str, verb_class: type[Verb], args: list[str]) -> Verb:
+    for flag in sorted(_sequences(verb_class)):
+        if sum(word == flag or word.startswith(f"{flag}=") for word in args) > 1:
+            raise InputError(
+                f"{flag}: is given more than once, and only the last would count; give all after one {flag}"
+            )
     default: Any = tyro.MISSING_NONPROP
     if issubclass(verb_class, FromRecipe):
         base = _base_recipe(verb_class.recipe_class, program.split()[1], args)
@@ -591,6 +597,17 @@ def _parse(program: str, verb_class: type[Verb], args: list[str]) -> Verb:
             raise InputError(f"{_one_line(complaint.getvalue())}; see {program} --help") from end
         print(_tidy(printed.getvalue()))
         raise
+
+
+def _sequences(cls: Any) -> set[str]:
+    """The flags that take several values, of a verb and of the recipe in it."""
+    found: set[str] = set()
+    for name, hint in get_type_hints(cls).items():
+        if dataclasses.is_dataclass(hint):
+            found |= _sequences(hint)
+        elif get_origin(hint) is tuple:
+            found.add("--" + name.replace("_", "-"))
+    return found
 
 
 def _tidy(help_text: str) -> str:

@@ -75,6 +75,11 @@ BAD = {
     "images without labels": (["vit", "train", "--data", "{folder}/unlabelled.parquet"], "label"),
     "a missing csv": (["forecast", "train", "{folder}/absent.csv"], "absent.csv"),
     "a csv without times": (["forecast", "train", "{folder}/timeless.csv"], "timeless.csv"),
+    "a flag of several values given twice": (
+        ["forecast", "train", "sample", "--min", "temperature=0", "--min", "humidity=0"],
+        "--min",
+    ),
+    "a counter given twice": (["forecast", "train", "sample", "--counter", "a", "--counter=b"], "--counter"),
     "a negative horizon": (["forecast", "train", "sample", "--horizon", "-3"], "--horizon -3"),
     "an unknown preset": (["vit", "train", "--preset", "enormous"], "enormous"),
     "an unknown gate": (["cnn", "train", "--gate", "cmab"], "cbam"),
@@ -130,7 +135,7 @@ def runs(tmp_path_factory) -> Path:
     return folder
 
 
-def last_json(capsys) -> dict:
+def lastjson_text(capsys) -> dict:
     out = capsys.readouterr().out
     assert out.count("\n") == 1
     return json.loads(out)
@@ -139,7 +144,7 @@ def last_json(capsys) -> dict:
 def test_evaluate_prints_one_json_object_with_top1(runs, capsys):
     for kind in ("vit", "cnn"):
         assert main([kind, "evaluate", str(runs / kind), "--json"]) == 0
-        result = last_json(capsys)
+        result = lastjson_text(capsys)
         assert 0 <= result["top1"] <= 1
         assert main([kind, "evaluate", str(runs / kind)]) == 0
         assert "top1" in capsys.readouterr().out
@@ -151,14 +156,14 @@ def test_predict_names_the_classes_of_files(runs, capsys, tmp_path):
     Image.fromarray(np.zeros((8, 8), dtype=np.uint8)).save(tmp_path / "dark.png")
     (tmp_path / "broken.png").write_text("not an image")
     assert main(["vit", "predict", str(runs / "vit"), str(tmp_path), "--json"]) == 0
-    rows = last_json(capsys)["rows"]
+    rows = lastjson_text(capsys)["rows"]
     assert len(rows) == 2
 
 
 def test_forecast_predict_writes_the_columns_that_it_promises(runs, capsys, tmp_path):
     out = tmp_path / "next.csv"
     assert main(["forecast", "predict", str(runs / "forecast"), "--out", str(out), "--json"]) == 0
-    rows = last_json(capsys)["rows"]
+    rows = lastjson_text(capsys)["rows"]
     frame = pd.read_csv(out, parse_dates=["ds"])
     assert list(frame.columns)[:6] == ["unique_id", "ds", "mean", "median", "lo-80", "hi-80"]
     assert len(frame) == len(rows) == 4 * 24
@@ -170,7 +175,7 @@ def test_forecast_predict_writes_the_columns_that_it_promises(runs, capsys, tmp_
 def test_forecast_predict_gives_the_probability_of_an_alert(runs, capsys):
     run = str(runs / "forecast")
     assert main(["forecast", "predict", run, "--alert", "humidity>50", "--json"]) == 0
-    rows = last_json(capsys)["rows"]
+    rows = lastjson_text(capsys)["rows"]
     assert len(rows) == 24
     assert all(row["unique_id"] == "humidity" and 0 < row["probability"] < 1 for row in rows)
     assert main(["forecast", "predict", run, "--alert", "humidity"]) == 2
@@ -179,7 +184,7 @@ def test_forecast_predict_gives_the_probability_of_an_alert(runs, capsys):
 
 def test_training_can_be_resumed_with_a_larger_budget(runs, capsys):
     assert main(["cnn", "train", "--resume", str(runs / "cnn"), "--steps", "5", "--json"]) == 0
-    assert last_json(capsys)["steps"] == 5
+    assert lastjson_text(capsys)["steps"] == 5
 
 
 def test_a_run_is_not_overwritten_without_force(runs, capsys):
@@ -194,7 +199,7 @@ def test_inspect_reads_days_first_or_months_first_as_it_is_told(tmp_path, monkey
     rows = [order.format(day=day) for day in (1, 2, 3)]
     Path("sensor.csv").write_text("time,level\n" + "\n".join(rows) + "\n")
     assert main(["forecast", "inspect", "sensor.csv", typed, "--json"]) == 0
-    report = last_json(capsys)
+    report = lastjson_text(capsys)
     assert pd.Timestamp(report["start"]).month_name() == first_of
     assert Path("sensor-series.png").stat().st_size > 1000
 
@@ -205,7 +210,7 @@ def test_inspect_takes_a_negative_number_as_missing(tmp_path, monkeypatch, capsy
         "time,level\n" + "\n".join(f"2024-01-0{day},{-1 if day == 4 else day}" for day in range(1, 9))
     )
     assert main(["forecast", "inspect", "sensor.csv", "--missing", "-1", "--json"]) == 0
-    assert last_json(capsys)["cells_used"] == 7
+    assert lastjson_text(capsys)["cells_used"] == 7
 
 
 def test_an_output_never_replaces_an_input_and_is_refused_before_the_work(runs, tmp_path, capsys, monkeypatch):
@@ -233,9 +238,9 @@ def test_resuming_names_a_run_of_another_kind_and_a_folder_without_one(runs, tmp
 
 
 def test_numbers_that_json_does_not_have_become_null():
-    from mha_apps.cli import _json
+    from mha_apps.training.files import json_text
 
-    assert json.loads(_json({"a": float("nan"), "b": [float("inf"), 1.5], 3: Path("x")})) == {
+    assert json.loads(json_text({"a": float("nan"), "b": [float("inf"), 1.5], 3: Path("x")})) == {
         "a": None,
         "b": [None, 1.5],
         "3": "x",

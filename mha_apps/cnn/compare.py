@@ -66,7 +66,7 @@ def compare(
     Raises:
         InputError: gates that are unknown or fewer than two, a budget in minutes, `out` holds another comparison.
     """
-    recipe = recipe or CnnRecipe()
+    recipe = (recipe or CnnRecipe()).located()
     gates = list(dict.fromkeys(gates))
     _check(recipe, gates, seeds, rounds)
     folder = Path(out) if out is not None else Path("runs") / f"compare-{recipe.model.replace('/', '-')}"

@@ -47,6 +47,7 @@ def train(
     run = Run.open(resume, "cnn") if resume is not None else None
     recipe = recipe or (run.recipe(CnnRecipe) if run is not None else CnnRecipe())
     recipe.check()
+    recipe = recipe.located()
     resolve_precision(recipe.precision, resolve_device(recipe.device))
     training, validation = load_for_training(recipe, channels=model_channels(recipe.model))
     model = build(recipe, training)

@@ -30,7 +30,8 @@ __all__ = ["calibration_of", "load_model", "predict", "tail_of"]
 def load_model(run: Run | str | Path, *, held_out: bool = False) -> tuple[Run, ForecastModel]:
     """The run and its model, in eval mode on the CPU; with ``held_out`` the one that never saw the test block."""
     run = run if isinstance(run, Run) else Run.open(run, kind="forecast")
-    if not (run.path / "summary.json").is_file():  # the last that training writes; resuming removes it
+    ended = run.model_dir / "artifacts.safetensors", run.path / "summary.json"  # the last that training writes
+    if not all(path.is_file() for path in ended):
         raise InputError(f"{run.path}: its training has not ended; continue it with --resume {run.path}")
     folder = run.path / HELD_OUT
     folder = folder if held_out and folder.is_dir() else run.model_dir

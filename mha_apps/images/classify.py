@@ -195,6 +195,8 @@ def predict_probabilities(
     Returns:
         (N, classes) float32 on the CPU.
     """
+    if batch_size < 1:
+        raise InputError(f"--batch-size {batch_size}: must be at least 1")
     where = resolve_device(device)
     model = model.to(where).eval()
     parts = []

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal, Self
 
 from mha_apps.training.recipe import TrainingRecipe
+
+NAMED = ("digits", "cifar10", "cifar100")
+"""Data that is known by name."""
 
 
 @dataclass(kw_only=True)
@@ -32,6 +36,11 @@ class ImageRecipe(TrainingRecipe):
     """Beta parameter of cutmix; 0 turns it off."""
     label_smoothing: float = 0.1
     """Share of the target that is spread evenly over all classes."""
+
+    def located(self) -> Self:
+        """The same recipe with the data's absolute path, where it is a file or a folder: found from any folder."""
+        path = Path(self.data).expanduser()
+        return replace(self, data=str(path.absolute())) if self.data not in NAMED and path.exists() else self
 
     def check(self) -> None:
         super().check()

@@ -6,6 +6,7 @@ from (seed, epoch, sample index) or (seed, step, process), so a resumed run repe
 
 from __future__ import annotations
 
+import json
 import math
 import shutil
 import time
@@ -24,7 +25,7 @@ from torch import Tensor, nn
 from torch.utils.tensorboard import SummaryWriter
 
 from mha_apps.errors import InputError
-from mha_apps.training import checkpoint, processes, random, schedule
+from mha_apps.training import checkpoint, files, processes, random, schedule
 from mha_apps.training.budget import Budget
 from mha_apps.training.device import resolve_device, resolve_precision
 from mha_apps.training.feed import Feed
@@ -377,6 +378,7 @@ class _Trainer:
         return {
             "progress": dict(vars(self.progress)),
             "metrics_bytes": metrics.stat().st_size if metrics.exists() else 0,
+            "architecture": _architecture(self.raw),
             "model": self.raw.state_dict(),
             "optimizer_name": self.recipe.optimizer,
             "optimizer": self.optimizer.state_dict(),
@@ -401,6 +403,7 @@ class _Trainer:
         try:
             if (name := state["optimizer_name"]) != self.recipe.optimizer:
                 raise ValueError(f"it is of --optimizer {name}, not {self.recipe.optimizer}")
+            _require_same(state["architecture"], _architecture(self.raw))
             self.raw.load_state_dict(state["model"])
             decays = [group["weight_decay"] for group in self.optimizer.param_groups]
             self.optimizer.load_state_dict(state["optimizer"])
@@ -420,6 +423,19 @@ class _Trainer:
         self.budget.resume(self.progress.seconds)
         # Each process holds a share of what the first one saved as their mean.
         self.loss_sum.fill_(self.progress.loss_sum)
+
+
+def _architecture(model: nn.Module) -> dict[str, Any] | None:
+    """The arguments that the model was made with, where huggingface_hub's mixin keeps them."""
+    return json.loads(files.json_text(getattr(model, "_hub_mixin_config", None)))
+
+
+def _require_same(saved: dict[str, Any] | None, now: dict[str, Any] | None) -> None:
+    """ValueError where a model of the same shapes computes something else."""
+    saved, now = saved or {}, now or {}
+    for name in sorted(saved.keys() | now.keys()):
+        if saved.get(name) != now.get(name):
+            raise ValueError(f"it is of {name} {saved.get(name)!r}, not {now.get(name)!r}")
 
 
 def _accelerator(device: torch.device, precision: str) -> Accelerator:

@@ -122,6 +122,8 @@ def explain_files(
         InputError: no image that can be read; no run in the folder; ``out`` is no name of a PNG.
     """
     run = run if isinstance(run, Run) else Run.open(run, "vit")
+    if limit < 1:
+        raise InputError(f"--limit {limit}: must be at least 1")
     target = picture_path(out, run, "explanation.png")
     model = load_model(run)
     files = find_images(inputs)

@@ -64,6 +64,8 @@ def predict_rows(
     batch_size: int = 256,
 ) -> Iterator[dict[str, Any]]:
     """:func:`predict` row by row, for more images than a table should hold."""
+    if batch_size < 1:
+        raise InputError(f"--batch-size {batch_size}: must be at least 1")
     files = find_images(inputs)
     model = run if isinstance(run, ViT) else load_model(run)
     if not 1 <= top_k <= len(model.classes):

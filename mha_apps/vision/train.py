@@ -42,6 +42,7 @@ def train(
     run = Run.open(resume, "vit") if resume is not None else None
     recipe = recipe or (run.recipe(VitRecipe) if run is not None else VitRecipe())
     recipe.check()
+    recipe = recipe.located()
     resolve_precision(recipe.precision, resolve_device(recipe.device))
     pretrained = _pretrained(recipe) if recipe.pretrained is not None else None
     images, validation = load_for_training(

@@ -5,6 +5,8 @@ import pandas as pd
 import pytest
 
 from mha_apps.forecast import ForecastRecipe, predict, train, trainer
+from mha_apps.forecast.stages import Stages
+from mha_apps.training import Run
 
 SMALL = {"horizon": 6, "steps": 4, "validate_steps": 4, "dim": 8, "heads": 2, "layers": 1, "batch_size": 8}
 
@@ -92,3 +94,25 @@ def test_stages_of_other_rows_or_another_recipe_do_not_count(csv, tmp_path, monk
     resumed = train(changed, resume=tmp_path / "run")
     fresh = train(changed, out=tmp_path / "fresh")
     pd.testing.assert_frame_equal(predict(resumed, plots=False), predict(fresh, plots=False), check_exact=True)
+
+
+@pytest.mark.parametrize("odd", ["folder", "stages"])
+def test_a_file_where_a_stage_should_be_is_replaced(odd, tmp_path):
+    recipe = ForecastRecipe(csv="sample")
+    run = Run.create(tmp_path / "run", recipe, "forecast")
+    run.begin()
+    frame = pd.DataFrame({"a": [1.0, 2.0]}, index=pd.date_range("2024", periods=2, freq="h"))
+    place = run.path / "stages" / "ridge"
+    if odd == "folder":
+        place.parent.mkdir()
+        place.write_text("no folder")
+    else:
+        place.mkdir(parents=True)
+        (place / "facts.json").write_text("[]")
+    calls = []
+    for _ in range(2):
+        stages = Stages(run, recipe, frame)
+        assert stages.once("ridge", lambda: (None, {"made": calls.append(1)})) == (None, {"made": None})
+    assert len(calls) == 1  # the second time it came from disk
+    stages.clear()
+    assert not (run.path / "stages").exists()

@@ -188,3 +188,11 @@ def test_a_run_that_was_stopped_after_its_training_ends_the_same_when_resumed(ru
     with pytest.raises(InputError, match="its training has not ended"):
         predict(copy)
     pd.testing.assert_frame_equal(predict(train(resume=copy)), predict(run))
+
+
+def test_a_run_killed_after_its_first_validation_is_sent_to_resume(run, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(run.path, copy)
+    (copy / "summary.json").unlink()  # what a run has that is still going on
+    with pytest.raises(InputError, match=f"its training has not ended; continue it with --resume {copy}"):
+        predict(copy)

@@ -231,3 +231,39 @@ def test_images_of_any_number_of_channels_train_and_are_drawn(tmp_path, channels
 def test_a_picture_of_another_kind_is_refused(run, digit_files):
     with pytest.raises(InputError, match=r"does not end in .png; name the picture to write"):
         explain_files(run, digit_files, out=digit_files / "where.jpg")
+
+
+def test_a_run_is_not_resumed_with_another_architecture_of_the_same_shapes(tmp_path):
+    shaped = TINY | {"preset": "digits", "window": 2}
+    run = train(VitRecipe(steps=2, **shaped), out=tmp_path / "run")
+    with pytest.raises(InputError, match="window 2, not 3"):
+        train(VitRecipe(steps=4, **shaped | {"window": 3}), resume=run.path)
+    with pytest.raises(InputError, match="activation"):
+        train(VitRecipe(steps=4, activation="relu", **shaped), resume=run.path)
+    assert train(VitRecipe(steps=4, **shaped), resume=run.path).summary()["steps"] == 4
+
+
+def test_a_run_finds_its_data_from_any_folder(tmp_path, monkeypatch):
+    for name in ("a", "b"):
+        (tmp_path / "here" / "images" / name).mkdir(parents=True)
+        for number in range(12):
+            picture = np.full((8, 8), 200 * (name == "b") + number, dtype=np.uint8)
+            Image.fromarray(picture).save(tmp_path / "here" / "images" / name / f"{number}.png")
+    monkeypatch.chdir(tmp_path / "here")
+    run = train(VitRecipe(steps=2, **TINY | {"data": "images"}), out=tmp_path / "here" / "run")
+    monkeypatch.chdir(tmp_path)
+    assert evaluate("here/run")["images"] > 0
+    assert run.recipe(VitRecipe).data == str(tmp_path / "here" / "images")
+
+
+@pytest.mark.parametrize("batch_size", [0, -5])
+def test_a_batch_of_nothing_is_refused(run, digit_files, batch_size):
+    with pytest.raises(InputError, match="--batch-size"):
+        predict(run, digit_files, batch_size=batch_size)
+    with pytest.raises(InputError, match="--batch-size"):
+        evaluate(run, batch_size=batch_size)
+
+
+def test_no_picture_at_all_is_refused(run, digit_files):
+    with pytest.raises(InputError, match="--limit 0"):
+        explain_files(run, digit_files, limit=0)
