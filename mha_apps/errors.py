@@ -1,6 +1,8 @@
-"""The one exception for input that a user can put right."""
+"""The one exception for input that a user can put right, and the one warning about input that is used all the same."""
 
 from __future__ import annotations
+
+import warnings
 
 
 class InputError(ValueError):
@@ -12,3 +14,16 @@ class InputError(ValueError):
 
     def __init__(self, message: str) -> None:
         super().__init__(" ".join(message.split()))
+
+
+class InputWarning(UserWarning):
+    """Something about the input that a user should know, though it could be used.
+
+    The command line prints each on standard error and lists them under ``warnings`` in ``--json``; from Python they
+    are ordinary warnings.
+    """
+
+
+def warn(message: str) -> None:
+    """Issue an :class:`InputWarning`, on one line, in the name of the function that called the caller."""
+    warnings.warn(" ".join(message.split()), InputWarning, stacklevel=3)

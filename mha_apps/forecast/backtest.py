@@ -124,9 +124,9 @@ def evaluate(model: ForecastModel, frame: pd.DataFrame, start: int, *, trees: bo
     raw, target = forecast_origins(model, inputs, origins)
     calibrated = calibration_of(model, inputs).follow(raw, target)[lead:]
     raw, target, origins = raw[lead:], target[lead:], origins[lead:]
-    if "lower" in model.artifacts and "meter" not in model.artifacts:  # the bounds of a meter are of its readings
+    if "lower" in model.artifacts or "meter" in model.artifacts:
         real = inputs.scaler.backward(calibrated.numpy(), axis=1)
-        bounded = np.stack([bound(model, list(frame.columns), each) for each in real])
+        bounded = bound(model, list(frame.columns), real, rises=True)
         calibrated = torch.from_numpy(inputs.scaler.forward(bounded.swapaxes(1, 3)).swapaxes(1, 3).copy())
     points = {"model": calibrated[..., 0].float(), **baselines(model, inputs, origins)}
     if trees:

@@ -2,6 +2,11 @@
 
 A bound holds for everything that is forecast. A meter that only rises and now and then starts again at zero is
 forecast by its increments, which repeat, and given back as the readings that they lead to.
+
+Data that contradict what is said of them are met by how much they do. A few values outside a bound, or a meter that
+now and then falls, are usual, and are named in a warning. Where a tenth of the values are clearly outside, or a third
+of a meter's changes are falls, the flag was meant otherwise, and a forecast that hides it would be wrong for good:
+that is an error.
 """
 
 from __future__ import annotations
@@ -15,12 +20,17 @@ import numpy as np
 import pandas as pd
 import torch
 
-from mha_apps.errors import InputError
+from mha_apps.errors import InputError, warn
 
 from .model import ForecastModel
 from .recipe import ForecastRecipe
 
-__all__ = ["Limits", "bound", "increments", "last_values", "limited", "parse_bounds", "readings"]
+__all__ = ["Limits", "bound", "increments", "last_values", "limited", "parse_bounds", "ranges", "readings"]
+
+MOST_OUTSIDE = 0.1  # share of the values that may be clearly outside a bound: by a tenth of the deviation, or more
+CLEARLY = 0.1
+MOST_FALLS = 1 / 3  # share of a meter's changes; a meter of the day, read every six hours, starts again at one in four
+MOST_LOSSES = 0.1  # share of a meter's changes that are falls but no new start
 
 
 @dataclass
@@ -45,8 +55,12 @@ class Limits:
 def limited(frame: pd.DataFrame, recipe: ForecastRecipe, source: str) -> tuple[pd.DataFrame, Limits]:
     """``frame`` with meters as increments, and what the recipe says of its sensors.
 
+    Values outside a bound stay as they are: they were measured, and only forecasts are bounded. A pyranometer that
+    reads a little below 0 at night may thus have ``--min 0``, with a warning that counts these values.
+
     Raises:
-        InputError: a sensor that is named is not there, or a lowest value is above the highest.
+        InputError: a sensor that is named is not there, a lowest value is above the highest, or the data contradict
+            what is said of them; see the module's first lines.
     """
     names = [str(name) for name in frame.columns]
     frame = frame.set_axis(names, axis=1)
@@ -56,7 +70,62 @@ def limited(frame: pd.DataFrame, recipe: ForecastRecipe, source: str) -> tuple[p
     for name, low, high in zip(names, lower[:-1], upper[:-1], strict=True):
         if low > high:
             raise InputError(f"{source}: --min {low:g} is above --max {high:g} for {name!r}; exchange them")
+    for name, low, high in zip(names, lower[:-1], upper[:-1], strict=True):
+        _check_bound(frame[name], low, "--min", source)
+        _check_bound(frame[name], high, "--max", source)
+    for name in meters:
+        _check_meter(frame[name], source)
     return increments(frame, meters), Limits(lower, upper, meters, last_values(frame))
+
+
+def _check_bound(series: pd.Series, limit: float, flag: str, source: str) -> None:
+    """Warn of the values beyond ``limit``; InputError where many are clearly so."""
+    values = series.to_numpy(dtype=np.float64)
+    values = values[np.isfinite(values)]
+    beyond = limit - values if flag == "--min" else values - limit
+    count = int((beyond > 0).sum())
+    if not count:
+        return
+    side, furthest = ("below", values.min()) if flag == "--min" else ("above", values.max())
+    said = f"{source}: {count:,} of {len(values):,} values of {series.name!r} are {side} {flag} {limit:g}"
+    if (beyond > CLEARLY * values.std()).mean() > MOST_OUTSIDE:
+        raise InputError(
+            f"{said}, up to {furthest:g}, and no forecast would ever be; give the bound of what it can read, or leave "
+            f"{flag} out for it"
+        )
+    warn(f"{said}, up to {furthest:g}; they stay as they are, and forecasts stay within the bound")
+
+
+def _check_meter(series: pd.Series, source: str) -> None:
+    """Warn of the falls of a meter that are no new start at zero; InputError where it falls all the time."""
+    rises, starts, losses = _changes(series)
+    changes = max(rises + starts + losses, 1)
+    falls = f"{source}: --counter {series.name}: it falls at {starts + losses:,} of its {changes:,} changes"
+    if (starts + losses) / changes > MOST_FALLS or losses / changes > MOST_LOSSES:
+        raise InputError(f"{falls}, and a meter only rises and starts again at zero; leave --counter out for it")
+    warn_of_losses(series, source)
+
+
+def warn_of_losses(series: pd.Series, source: str) -> None:
+    """Warn where a meter falls without starting again at zero."""
+    losses = _changes(series)[2]
+    if losses:
+        what = "falls once" if losses == 1 else f"falls {losses:,} times"
+        warn(
+            f"{source}: the meter {series.name!r} {what} without starting again at zero; what it rose by in such a row "
+            "is taken as missing"
+        )
+
+
+def _changes(series: pd.Series) -> tuple[int, int, int]:
+    """How often a meter rises, starts again at zero, and falls otherwise."""
+    before = series.shift()
+    falls, starts = series < before, _starts_again(series, before)
+    return int((series > before).sum()), int(starts.sum()), int((falls & ~starts).sum())
+
+
+def _starts_again(reading: pd.Series, before: pd.Series) -> pd.Series:
+    return (reading < before) & (reading >= 0) & (reading <= before / 2)
 
 
 def last_values(frame: pd.DataFrame) -> np.ndarray:
@@ -109,15 +178,17 @@ def counters(words: Sequence[str], names: Sequence[str], source: str) -> list[st
 def increments(frame: pd.DataFrame, meters: Sequence[str]) -> pd.DataFrame:
     """``frame`` with the meters as what they rose by since the row before.
 
-    After a reset that is the new reading, since a meter starts again at zero. It is missing where this row or the one
-    before is: what came through a gap belongs to no row of it.
+    After a reset that is the new reading, since a meter starts again at zero; a fall to more than half of the reading
+    before is no reset but a correction or noise, after which nobody knows what was used, so it is missing. It is
+    missing too where this row or the one before is: what came through a gap belongs to no row of it.
     """
     if not meters:
         return frame
     frame = frame.copy()
     for name in meters:
-        rise = frame[name].diff()
-        frame[name] = rise.where(~(rise < 0), frame[name])
+        reading, before = frame[name], frame[name].shift()
+        rise = (reading - before).mask(reading < before)
+        frame[name] = rise.mask(_starts_again(reading, before), reading)
     return frame
 
 
@@ -137,11 +208,24 @@ def meters_of(model: ForecastModel, names: Sequence[str]) -> list[str]:
     return [name for name in names if flags.get(name, False)]
 
 
-def bound(model: ForecastModel, names: Sequence[str], values: np.ndarray) -> np.ndarray:
-    """Forecasts ``(series, horizon, 6)`` in the sensors' own units, within their bounds."""
-    if "lower" not in model.artifacts:
-        return values
-    place = {name: number for number, name in enumerate(model.series)}
-    rows = [place.get(name, len(model.series)) for name in names]
-    low, high = (model.artifacts[name].numpy()[rows][:, None, None] for name in ("lower", "upper"))
-    return np.clip(values, low, high)
+def ranges(model: ForecastModel, names: Sequence[str], *, rises: bool = False) -> tuple[np.ndarray, np.ndarray]:
+    """The lowest and the highest value that each of ``names`` can have, infinite where there is no bound.
+
+    Bounds of a meter are of its readings; with ``rises`` the values are what it rises by, which is never below zero.
+    """
+    if "lower" in model.artifacts:
+        place = {name: number for number, name in enumerate(model.series)}
+        rows = [place.get(name, len(model.series)) for name in names]
+        low, high = (model.artifacts[name].numpy()[rows].copy() for name in ("lower", "upper"))
+    else:
+        low, high = np.full(len(names), -np.inf), np.full(len(names), np.inf)
+    if rises:
+        meters = np.isin(list(names), meters_of(model, names))
+        low[meters], high[meters] = 0.0, np.inf
+    return low, high
+
+
+def bound(model: ForecastModel, names: Sequence[str], values: np.ndarray, *, rises: bool = False) -> np.ndarray:
+    """Forecasts ``(..., series, horizon, 6)`` in the sensors' own units, within their :func:`ranges`."""
+    low, high = ranges(model, names, rises=rises)
+    return np.clip(values, low[:, None, None], high[:, None, None])

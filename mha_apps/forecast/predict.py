@@ -16,7 +16,7 @@ from .calendar import extend, step_of
 from .conformal import Calibration, bounds
 from .engine import forecast_origins
 from .inputs import Inputs
-from .limits import bound, increments, last_values, meters_of, readings
+from .limits import increments, last_values, meters_of, ranges, readings, warn_of_losses
 from .model import ForecastModel, load_folder
 from .plot import plot_forecast, save_each
 from .recipe import ForecastRecipe
@@ -67,7 +67,10 @@ def check_frame(model: ForecastModel, frame: pd.DataFrame, source: str) -> pd.Da
 def rows_of(model: ForecastModel, frame: pd.DataFrame, source: str) -> tuple[pd.DataFrame, np.ndarray]:
     """``frame`` as the model reads it, meters as increments, and the last value of each column before that."""
     frame = check_frame(model, frame.rename(columns=str), source)
-    return increments(frame, meters_of(model, list(frame.columns))), last_values(frame)
+    meters = meters_of(model, list(frame.columns))
+    for name in meters:
+        warn_of_losses(frame[name], source)
+    return increments(frame, meters), last_values(frame)
 
 
 def after_tail(model: ForecastModel, frame: pd.DataFrame) -> pd.DataFrame:
@@ -161,6 +164,17 @@ def forecast_values(
     model: ForecastModel, frame: pd.DataFrame, *, last: np.ndarray | None = None
 ) -> tuple[np.ndarray, list[str], pd.DatetimeIndex]:
     """The mean and the five quantiles ``(series, horizon, 6)`` after ``frame``, the series and the times."""
+    values, (low, high), names, times = free_values(model, frame, last=last)
+    return np.clip(values, low[:, None, None], high[:, None, None]), names, times
+
+
+def free_values(
+    model: ForecastModel, frame: pd.DataFrame, *, last: np.ndarray | None = None
+) -> tuple[np.ndarray, tuple[np.ndarray, np.ndarray], list[str], pd.DatetimeIndex]:
+    """What :func:`forecast_values` gives before it is brought within the bounds, and the bounds ``(series,)``.
+
+    What lies beyond a bound says how likely the bound itself is. A meter never falls below its last reading.
+    """
     names = [str(name) for name in frame.columns]
     frame = align(model, frame)
     recent = frame.iloc[-model.look_back :]
@@ -170,13 +184,16 @@ def forecast_values(
     values = inputs.scaler.backward(values, axis=0)
     place = [frame.columns.get_loc(name) for name in names]
     values = values[place]
+    low, high = ranges(model, names)
     for name in meters_of(model, names):
+        number = names.index(name)
         if last is None:
             reading = float(model.artifacts["tail_reading"][model.series.index(name)])
         else:
-            reading = float(last[names.index(name)])
-        values[names.index(name)] = readings(values[names.index(name)], reading)
-    return bound(model, names, values), names, extend(frame.index, model.horizon)
+            reading = float(last[number])
+        values[number] = readings(values[number], reading)
+        low[number] = min(max(low[number], np.nan_to_num(reading)), high[number])
+    return values, (low, high), names, extend(frame.index, model.horizon)
 
 
 def to_long(values: np.ndarray, names: list[str], times: pd.DatetimeIndex, levels: tuple[int, ...]) -> pd.DataFrame:

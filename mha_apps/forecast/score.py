@@ -18,7 +18,7 @@ from mha_apps.training import Run
 
 from .engine import forecast_origins
 from .model import LEVELS, ForecastModel
-from .predict import after_tail, calibration_of, forecast_values, load_model, rows_of, rows_to_continue
+from .predict import after_tail, calibration_of, free_values, load_model, rows_of, rows_to_continue
 from .recipe import ForecastRecipe
 from .trainer import align, load_frame, make_inputs
 
@@ -148,8 +148,9 @@ def alert(run: Run | str | Path, csv: str | Path | None, condition: str) -> pd.D
     """The probability of ``condition``, such as ``"temp>80"``, at each step of the forecast.
 
     It comes from the calibrated quantiles, the distribution function being linear between them; beyond the outer
-    ones, 2.5% and 97.5%, its tails are those of a logistic distribution. Without ``csv`` the forecast continues the
-    rows of the training.
+    ones, 2.5% and 97.5%, its tails are those of a logistic distribution. What lies beyond a bound of the sensor counts
+    as the bound itself: with ``--min flow=0`` the probability of ``flow<0`` is 0, that of ``flow<=0`` what was expected
+    at or below 0, and that of ``flow>=0`` is 1. Without ``csv`` the forecast continues the rows of the training.
 
     Returns:
         ``unique_id``, ``ds``, ``probability``.
@@ -160,22 +161,49 @@ def alert(run: Run | str | Path, csv: str | Path | None, condition: str) -> pd.D
     name, sign, number = parse_alert(condition)
     run, model = load_model(run)
     frame, last = rows_to_continue(run, model, csv)
-    values, names, times = forecast_values(model, frame, last=last)
+    values, (low, high), names, times = free_values(model, frame, last=last)
     if name not in names:
         raise InputError(f"--alert {condition!r}: there is no sensor {name!r}; it is one of {', '.join(names[:8])}")
-    below = below_probability(values[names.index(name), :, 1:], number)
-    chance = 1 - below if sign.startswith(">") else below
+    place = names.index(name)
+    chance = condition_probability(values[place, :, 1:], sign, number, low=float(low[place]), high=float(high[place]))
     return pd.DataFrame({"unique_id": name, "ds": times, "probability": chance})
 
 
-def below_probability(quantiles: np.ndarray, number: float) -> np.ndarray:
-    """The probability of values below ``number``, from quantiles ``(steps, 5)`` at the levels of the model."""
+def condition_probability(
+    quantiles: np.ndarray, sign: str, number: float, *, low: float = -np.inf, high: float = np.inf
+) -> np.ndarray:
+    """The probability that a value is ``sign`` (``<``, ``<=``, ``>`` or ``>=``) ``number``, at each step.
+
+    Args:
+        quantiles: ``(steps, 5)`` at the levels of the model, as if there were no bound.
+        sign: of the condition.
+        number: of the condition.
+        low: what lies below counts as this value.
+        high: what lies above counts as this value.
+    """
+    with_number = sign in ("<=", ">")  # whether the number itself is on the lower side
+    if number < low or (number == low and not with_number):
+        below = np.zeros(len(quantiles))
+    elif number > high or (number == high and with_number):
+        below = np.ones(len(quantiles))
+    else:
+        below = below_probability(quantiles, number, at_most={low: True, high: False}.get(number))
+    return 1 - below if sign.startswith(">") else below
+
+
+def below_probability(quantiles: np.ndarray, number: float, *, at_most: bool | None = None) -> np.ndarray:
+    """The probability of values below ``number``, from quantiles ``(steps, 5)`` at the levels of the model.
+
+    Where several quantiles equal ``number``, it is that of values at most ``number`` with ``at_most``, that of values
+    less than it without, and the middle of the two when None.
+    """
     levels = np.array(LEVELS)
     answer = np.empty(len(quantiles))
     for step, row in enumerate(quantiles):
         if row[0] <= number <= row[-1]:
-            # Of equal quantiles the middle of their levels counts.
-            answer[step] = (np.interp(number, row, levels) + 1 - np.interp(-number, -row[::-1], 1 - levels[::-1])) / 2
+            most = np.interp(number, row, levels)
+            less = 1 - np.interp(-number, -row[::-1], 1 - levels[::-1])
+            answer[step] = (most + less) / 2 if at_most is None else most if at_most else less
             continue
         edge, inner = (0, 1) if number < row[0] else (-1, -2)
         logit = np.log(levels / (1 - levels))

@@ -1,14 +1,16 @@
 """Bounds of forecasts, and meters."""
 
 import json
+import warnings
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from mha_apps.errors import InputError
+from mha_apps.errors import InputError, InputWarning
 from mha_apps.forecast import Forecaster, ForecastRecipe, backtest, predict, train
-from mha_apps.forecast.limits import increments, readings
+from mha_apps.forecast.backtest import evaluate
+from mha_apps.forecast.limits import increments, limited, readings
 
 LINEAR = {"horizon": 6, "attention": False, "trees": False}
 
@@ -51,6 +53,13 @@ def test_rises_of_a_meter_count_through_resets_and_not_through_gaps():
         [np.nan, 2, 1, 3, np.nan, np.nan, 0.5], nan_ok=True
     )
     assert increments(frame, ["meter"])["other"].tolist() == list(range(7))
+
+
+def test_a_fall_of_a_meter_that_is_no_new_start_is_missing_and_not_the_whole_reading():
+    frame = pd.DataFrame({"meter": [100.0, 101.0, 100.8, 102.0, 1.0, -2.0, 3.0]})
+    assert increments(frame, ["meter"])["meter"].tolist() == pytest.approx(
+        [np.nan, 1, np.nan, 1.2, 1, np.nan, 5], nan_ok=True
+    )
 
 
 def test_a_meter_is_forecast_as_the_sum_of_what_it_will_rise_by():
@@ -103,3 +112,83 @@ def test_a_run_keeps_bounds_and_meters(tmp_path):
 def test_limits_that_cannot_be_meant_are_one_line(flags, message):
     with pytest.raises(InputError, match=message):
         Forecaster(**LINEAR, **flags).fit(frame_of())
+
+
+def limited_to(frame, **flags):
+    """The warnings that these limits of ``frame`` lead to."""
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        limited(frame, ForecastRecipe(csv="", **flags), "plant.csv")
+    assert all(issubclass(each.category, InputWarning) for each in told)
+    return [str(each.message) for each in told]
+
+
+def test_a_bound_that_many_values_contradict_is_refused_with_their_count():
+    frame = frame_of().assign(used=lambda frame: frame["used"] - 2)
+    below = int((frame["used"] < 0).sum())
+    assert below > 100
+    with pytest.raises(InputError, match=rf"{below} of 400 values of 'used' are below --min 0, up to -2"):
+        limited_to(frame, min=("used=0",))
+    with pytest.raises(InputError, match=r"values of 'humidity' are above --max 90, up to 100, .*leave --max out"):
+        limited_to(frame, max=("humidity=90",))
+    with pytest.raises(InputError, match=r"400 of 400 values of 'used' are below --min 5"):
+        limited_to(frame.assign(used=-5.0), min=("used=5",))
+
+
+def test_a_few_values_beyond_a_bound_are_counted_in_a_warning_and_stay():
+    frame = frame_of()
+    frame.iloc[[3, 50, 60], 1] = [-4.0, -1.0, -2.5]
+    assert limited_to(frame, min=("used=0",)) == [
+        "plant.csv: 3 of 400 values of 'used' are below --min 0, up to -4; they stay as they are, and forecasts stay "
+        "within the bound"
+    ]
+    kept, _ = limited(frame.iloc[4:], ForecastRecipe(csv="", min=("used=-9",)), "")
+    pd.testing.assert_frame_equal(kept, frame.iloc[4:])
+    assert limited_to(frame_of(), min=("0",), max=("humidity=100",)) == []
+
+
+def test_a_sensor_that_reads_a_little_below_zero_half_of_the_time_may_have_zero_as_its_bound():
+    night = np.sin(2 * np.pi * np.arange(400) / 24) < 0
+    rng = np.random.default_rng(0)
+    sun = np.where(night, -2 + 0.1 * rng.normal(size=400), 500 + 100 * rng.normal(size=400))
+    (told,) = limited_to(frame_of().assign(sun=sun), min=("sun=0",))
+    assert f"{night.sum()} of 400 values of 'sun' are below --min 0" in told
+
+
+@pytest.mark.parametrize("kind", ["walk", "countdown", "daily"])
+def test_a_counter_that_falls_all_the_time_is_refused(kind):
+    rng = np.random.default_rng(0)
+    other = {
+        "walk": 20 + 0.1 * rng.normal(size=400).cumsum(),
+        "countdown": 1000 - np.arange(400.0),
+        "daily": 10 * np.abs(np.sin(np.arange(400))),  # it comes down to near zero all the time
+    }[kind]
+    with pytest.raises(
+        InputError, match=r"--counter other: it falls at \d+ of its \d+ changes, and a meter only rises"
+    ):
+        limited_to(frame_of().assign(other=other), counter=("other",))
+
+
+def test_a_meter_of_the_day_is_a_meter_and_a_corrected_one_is_told():
+    day = (np.arange(400.0) % 4) + 0.1  # four readings a day
+    assert limited_to(frame_of().assign(day=day), counter=("day",)) == []
+    frame = metered(frame_of())
+    frame.iloc[200:290, 1] -= 20
+    frame.iloc[220:290, 1] -= 20
+    (told,) = limited_to(frame, counter=("used",))
+    assert "the meter 'used' falls 2 times without starting again at zero" in told
+
+
+def test_a_backtest_bounds_the_others_beside_a_meter_and_the_meter_by_rises_of_zero():
+    frame = metered(frame_of())
+    flags = {"max": ("humidity=100",), "counter": ("used",)}
+    found, free = Forecaster(**LINEAR, **flags).fit(frame), Forecaster(**LINEAR, counter=("used",)).fit(frame)
+    rises = increments(frame, ["used"])
+    bounded, unbound = evaluate(found.held_out_, rises, 320), evaluate(free.held_out_, rises, 320)
+    rows = bounded.series, unbound.series
+    assert rows[0].loc["humidity", "width 80%"] < 0.95 * rows[1].loc["humidity", "width 80%"]
+    # Without any bound the model's intervals of rises reach below zero, which no meter does.
+    held = free.held_out_
+    plain = {name: tensor for name, tensor in held.artifacts.items() if name != "meter"}
+    held.artifacts = plain
+    assert rows[1].loc["used", "width 80%"] < 0.95 * evaluate(held, rises, 320).series.loc["used", "width 80%"]

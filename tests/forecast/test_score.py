@@ -9,7 +9,7 @@ import pytest
 from mha_apps.errors import InputError
 from mha_apps.forecast import ForecastRecipe, alert, predict, score, train
 from mha_apps.forecast.model import LEVELS
-from mha_apps.forecast.score import below_probability, parse_alert
+from mha_apps.forecast.score import below_probability, condition_probability, parse_alert
 
 NORMAL = np.array([-1.959964, -1.281552, 0.0, 1.281552, 1.959964])
 
@@ -127,6 +127,45 @@ def test_an_alert_agrees_with_the_forecast(run):
     assert above["ds"].tolist() == temp["ds"].tolist()
     assert above["probability"].iloc[2] == pytest.approx(0.1)
     np.testing.assert_allclose(above["probability"] + below["probability"], 1.0)
+
+
+def test_what_lies_beyond_a_bound_counts_as_the_bound():
+    rows = NORMAL[None]
+
+    def chance(sign, number):
+        return condition_probability(rows, sign, number, low=-1.281552, high=1.959964)[0]
+
+    for number in (-1.0, 0.5, 1.9):  # a bound changes nothing above it
+        below = below_probability(rows, number)[0]
+        assert chance("<", number) == chance("<=", number) == below
+        assert chance(">", number) == chance(">=", number) == 1 - below
+    assert chance("<", -1.281552) == 0
+    assert chance("<=", -1.281552) == pytest.approx(0.1)
+    assert chance(">", -1.281552) == pytest.approx(0.9)
+    assert chance(">=", -1.281552) == 1
+    assert chance(">", 1.959964) == 0
+    assert chance(">=", 1.959964) == pytest.approx(0.025)
+    assert chance("<", 1.959964) == pytest.approx(0.975)
+    assert chance("<=", 1.959964) == 1
+    assert chance(">", 9.0) == chance("<=", -9.0) == 0
+    assert chance("<", 9.0) == chance(">=", -9.0) == 1
+
+
+@pytest.mark.parametrize("meter", [False, True])
+def test_alerts_hold_the_bounds_of_the_run(tmp_path, meter):
+    frame = frame_of().abs() if not meter else frame_of().abs().cumsum()
+    frame.to_csv(tmp_path / "plant.csv")
+    flags = {"counter": ("flow",)} if meter else {"min": ("flow=0",)}
+    recipe = ForecastRecipe(csv=str(tmp_path / "plant.csv"), horizon=6, attention=False, trees=False, **flags)
+    found = train(recipe, out=tmp_path / "run")
+    low = float(frame["flow"].iloc[-1]) if meter else 0.0
+    assert (alert(found, None, f"flow<{low!r}")["probability"] == 0).all()
+    assert (alert(found, None, f"flow>={low!r}")["probability"] == 1).all()
+    at = alert(found, None, f"flow<={low!r}")["probability"]
+    assert at.between(0, 0.5, inclusive="right").all()
+    # Just above the bound nothing jumps but what lies at it.
+    above = alert(found, None, f"flow<{low + 1e-9!r}")["probability"]
+    np.testing.assert_allclose(above, at, atol=1e-6)
 
 
 @pytest.mark.parametrize("text", ["temp", "temp>", ">80", "temp>hot", "temp=80", ""])
