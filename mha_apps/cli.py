@@ -19,8 +19,7 @@ import signal
 import sys
 import textwrap
 import threading
-import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, get_origin, get_type_hints
@@ -30,7 +29,7 @@ from tyro.conf import FlagCreatePairsOff, Positional
 
 from mha_apps import __version__
 from mha_apps.cnn.recipe import CnnRecipe
-from mha_apps.errors import InputError, InputWarning
+from mha_apps.errors import InputError, collected
 from mha_apps.forecast.reading.options import ReadOptions
 from mha_apps.forecast.recipe import ForecastRecipe
 from mha_apps.training import files, processes
@@ -500,7 +499,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 0
         words, verb_class = chosen
         verb = _parse(" ".join(["mha-apps", *words]), verb_class, args[len(words) :])
-        with contextlib.redirect_stdout(sys.stderr), _warnings_told() as told:  # standard output is the answer's alone
+        with contextlib.redirect_stdout(sys.stderr), collected(_tell) as told:  # standard output is the answer's alone
             answer = verb.run()
         if processes.is_first():
             data = answer.data | ({"warnings": told} if told else {})
@@ -530,24 +529,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
 
 
-@contextlib.contextmanager
-def _warnings_told() -> Iterator[list[str]]:
-    """Print what is odd about the input on standard error as it is found, and collect it; other warnings as always."""
-    told: list[str] = []
-    show = warnings.showwarning
-
-    def tell(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
-        if not issubclass(category, InputWarning):
-            show(message, category, *place, **more)
-        elif str(message) not in told:
-            told.append(str(message))
-            if processes.is_first():
-                print(f"mha-apps: warning: {message}", file=sys.stderr, flush=True)
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("always", InputWarning)
-        warnings.showwarning = tell
-        yield told
+def _tell(warning: str) -> None:
+    """What is odd about the input, on standard error as soon as it is found."""
+    if processes.is_first():
+        print(f"mha-apps: warning: {warning}", file=sys.stderr, flush=True)
 
 
 def _complain(message: str) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
 
 
 class InputError(ValueError):
@@ -27,3 +30,29 @@ class InputWarning(UserWarning):
 def warn(message: str) -> None:
     """Issue an :class:`InputWarning`, on one line, in the name of the function that called the caller."""
     warnings.warn(" ".join(message.split()), InputWarning, stacklevel=3)
+
+
+@contextlib.contextmanager
+def collected(show: Callable[[str], None] | None = None) -> Iterator[list[str]]:
+    """The text of each :class:`InputWarning` that is issued inside, once each, in a list that grows.
+
+    Args:
+        show: is given each of them at once; they are shown as any warning when None.
+    """
+    found: list[str] = []
+    usual = warnings.showwarning
+
+    def tell(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
+        if not issubclass(category, InputWarning):
+            usual(message, category, *place, **more)
+        elif str(message) not in found:
+            found.append(str(message))
+            if show is None:
+                usual(message, category, *place, **more)
+            else:
+                show(found[-1])
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", InputWarning)
+        warnings.showwarning = tell
+        yield found

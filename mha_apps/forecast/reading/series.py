@@ -23,6 +23,10 @@ WASTE = 4
 """A wide frame of more than so many times the cells in use is a waste, where it is large at all."""
 
 
+class NoStepError(InputError):
+    """The rows have one time only, and nobody said which step they follow."""
+
+
 @dataclass
 class Block:
     """Rows that go onto one grid, or onto one a sensor: those of a file, or of several that continue each other."""
@@ -210,7 +214,7 @@ def _grids(
         if len(sensors) > 1 and (step := infer(*_distinct(utc, wall))) is not None:
             return [(Grid(step, utc, wall), sensors)]
         row = int(order[0])
-        raise InputError(
+        raise NoStepError(
             f"{block.account.place(row)}: only one time can be used, so no step shows; pass --freq, or a longer file"
         )
     if single:  # a sensor with one row follows the others

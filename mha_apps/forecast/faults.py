@@ -1,0 +1,206 @@
+"""What is odd about the sensors of a table before anything is learned from them, and what is done about it.
+
+One absurd value would set the scale of its series, and a change of unit would mix two scales in one window. Both are
+found and taken as missing, which the model knows how to handle; the table is never filled. Everything is told in a
+warning that names the series and the reason, and no series keeps the others from being forecast.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+import numpy as np
+import pandas as pd
+
+from mha_apps.errors import InputError, warn
+
+from .windows import span
+
+__all__ = ["named", "since_unit_change", "warn_of_faults", "warn_of_silence", "without_empty", "without_spikes"]
+
+MOST_NAMED = 8
+SPIKE = 100.0  # times further from the median than any but a thousandth of the values
+SPIKE_ROWS = 2  # a longer stretch is an event
+FEWEST = 20  # values that are needed to call one of them a spike
+UNIT = 20.0  # a change of level by less has causes other than the unit
+UNIT_ROWS = 30  # values on each side of a change
+UNIT_SPREAD = 3.0  # how much the factor of the fluctuation may differ from that of the level
+
+
+def named(names: Iterable[str]) -> str:
+    """The first few of ``names`` in quotes, and how many more there are."""
+    names = list(names)
+    text = ", ".join(map(repr, names[:MOST_NAMED]))
+    return text + (f" and {len(names) - MOST_NAMED:,} more" if len(names) > MOST_NAMED else "")
+
+
+def without_empty(frame: pd.DataFrame, source: str) -> pd.DataFrame:
+    """``frame`` without the columns that hold no value at all, which are named in a warning.
+
+    Raises:
+        InputError: no column holds a value.
+    """
+    empty = ~np.isfinite(frame.to_numpy(dtype=np.float64)).any(0)
+    if empty.all() and len(empty):
+        raise InputError(f"{source}: none of its columns holds a value; check the file")
+    if empty.any():
+        warn(f"{source}: {named(map(str, frame.columns[empty]))} without any value: no forecast is made of nothing")
+        frame = frame.loc[:, ~empty]
+    return frame
+
+
+def without_spikes(frame: pd.DataFrame, source: str) -> pd.DataFrame:
+    """``frame`` with absurd single values as missing: a hundred times further out than the others, see ``SPIKE``.
+
+    Where all others are equal their distance from zero is the measure; a series that is zero but for a few values has
+    events, and no spikes.
+    """
+    values = frame.to_numpy(dtype=np.float64)
+    rows = len(values)
+    if rows < FEWEST:
+        return frame
+    observed = np.isfinite(values)
+    unit = span(values)
+    with np.errstate(invalid="ignore"):
+        middle = _medians(values / unit)
+        distance = np.where(observed, np.abs(values / unit - middle), -1.0)
+    usual = max(3, rows // 1000)
+    ordinary = np.partition(distance, rows - 1 - usual, axis=0)[rows - 1 - usual]
+    ordinary = np.where(ordinary > 0, ordinary, np.abs(middle))
+    enough = (observed.sum(0) >= FEWEST) & (ordinary > 0)
+    frame = frame.copy(deep=False)
+    for column in np.flatnonzero(enough & (distance.max(0, initial=-1.0) > SPIKE * ordinary)):
+        far = distance[:, column] > SPIKE * ordinary[column]
+        edges = np.flatnonzero(np.diff(np.concatenate([[False], far, [False]])))
+        starts, ends = edges[::2], edges[1::2]
+        short = [(start, end) for start, end in zip(starts, ends, strict=True) if end - start <= SPIKE_ROWS]
+        found = np.concatenate([np.arange(start, end) for start, end in short]) if short else np.array([], dtype=int)
+        if not len(found):
+            continue
+        cleaned = values[:, column].copy()
+        cleaned[found] = np.nan
+        name = str(frame.columns[column])
+        first = found[0]
+        more = f" and {len(found) - 1} more are" if len(found) > 1 else " is"
+        warn(
+            f"{source}: {name!r} reads {values[first, column]:g} at {frame.index[first]}, over {SPIKE:g} times further "
+            f"out than its other values; it{more} taken as missing"
+        )
+        frame[frame.columns[column]] = cleaned
+    return frame
+
+
+def since_unit_change(frame: pd.DataFrame, source: str | None = None, *, skip: Collection[str] = ()) -> pd.DataFrame:
+    """``frame`` with the rows of a series before its unit has changed as missing: two units make no history.
+
+    A change is seen where level and fluctuation both jump by about one factor, at least 20, and stay there.
+
+    Args:
+        frame: wide.
+        source: names the file in warnings; no warning when None.
+        skip: columns that are left as they are.
+    """
+    values = np.abs(frame.to_numpy(dtype=np.float64))
+    values = np.where(np.isfinite(values) & (values > 0), values, np.nan)
+    known = (np.isfinite(values).sum(0) >= 2 * UNIT_ROWS) & ~frame.columns.isin(list(skip))
+    if not known.any():
+        return frame
+    places = np.flatnonzero(known)
+    low, high = np.nanquantile(values[:, places], (0.02, 0.98), axis=0)  # a change that lasts shows here
+    frame = frame.copy(deep=False)
+    for column in places[high > UNIT * low]:
+        found = _unit_change(values[:, column])
+        if found is None:
+            continue
+        row, factor = found
+        name = frame.columns[column]
+        if source is not None:
+            size = f"{float(f'{max(factor, 1 / factor):.2g}'):,.0f}"
+            times = f"{size} times {'larger' if factor > 1 else 'smaller'}"
+            warn(
+                f"{source}: {str(name)!r} is about {times} from {frame.index[row]} on, as if its unit had changed; "
+                "what it read before is taken as missing"
+            )
+        frame[name] = frame[name].where(np.arange(len(frame)) >= row)
+    return frame
+
+
+def _unit_change(values: np.ndarray) -> tuple[int, float] | None:
+    """The first row after a change of unit and its factor, of magnitudes ``(rows,)``; None where there is none."""
+    rows = np.flatnonzero(np.isfinite(values))
+    magnitudes = values[rows]
+    logarithms = np.log(magnitudes)
+    count = len(rows)
+    # The split between the two most different means (cumulative sums; Page 1954).
+    sums = np.cumsum(logarithms - logarithms.mean())[:-1]
+    place = np.arange(1, count)
+    score = np.abs(sums) / np.sqrt(place * (count - place))
+    score[: UNIT_ROWS - 1] = score[count - UNIT_ROWS :] = 0.0
+    split = int(np.argmax(score)) + 1
+    before, after = magnitudes[:split], magnitudes[split:]
+    factor = float(np.median(after) / np.median(before))
+    if 1 / UNIT < factor < UNIT:
+        return None
+    small, large = (before, after) if factor > 1 else (after, before)
+    if np.quantile(small, 0.98) > np.quantile(large, 0.02):
+        return None
+    spread = [float(np.median(np.abs(np.diff(part)))) for part in (before, after)]
+    if min(spread) > 0 and not 1 / UNIT_SPREAD < spread[1] / spread[0] / factor < UNIT_SPREAD:
+        return None
+    if min(spread) == 0 < max(spread):
+        return None
+    return int(rows[split]), factor
+
+
+def warn_of_faults(frame: pd.DataFrame, *, train_rows: int, horizon: int, look_back: int, source: str) -> None:
+    """Warn of series that a forecast can be made of, and should not be trusted much.
+
+    Args:
+        frame: the whole table.
+        train_rows: those that the model learns from.
+        horizon: of the forecast.
+        look_back: rows of the past that a forecast sees.
+        source: names the file.
+    """
+    values = frame.to_numpy(dtype=np.float64)
+    observed = np.isfinite(values)
+    count = observed.sum(0)
+    names = np.array([str(name) for name in frame.columns], dtype=object)
+    few = count < horizon
+    late = ~few & ~observed[:train_rows].any(0)
+    with np.errstate(invalid="ignore"):
+        same = np.max(values, 0, initial=-np.inf, where=observed) == np.min(values, 0, initial=np.inf, where=observed)
+    if few.any():
+        warn(
+            f"{source}: {named(names[few])} with fewer values than the {horizon} rows of the horizon; the forecast "
+            "rests on what the other series show"
+        )
+    if late.any():
+        warn(
+            f"{source}: {named(names[late])} without a value before {frame.index[train_rows]}, where the rows to learn "
+            "from end; the forecast rests on what the other series show, and its intervals may be wrong"
+        )
+    if (same & ~few).any():
+        warn(f"{source}: {named(names[same & ~few])} with one value throughout; the forecast is that value")
+    warn_of_silence(frame, look_back=look_back, source=source)
+
+
+def warn_of_silence(frame: pd.DataFrame, *, look_back: int, source: str) -> None:
+    """Warn of series that have no value in the last ``look_back`` rows, from which a forecast is made."""
+    recent = frame.iloc[-look_back:]
+    silent = ~np.isfinite(recent.to_numpy(dtype=np.float64)).any(0)
+    if silent.any():
+        names = named(map(str, frame.columns[silent]))
+        warn(
+            f"{source}: {names} without a value from {recent.index[0]} on; the forecast is no more than the mean of "
+            "what training saw"
+        )
+
+
+def _medians(values: np.ndarray) -> np.ndarray:
+    """The median of each column, zero for an empty one."""
+    answer = np.zeros(values.shape[1])
+    some = np.isfinite(values).any(0)
+    if some.any():
+        answer[some] = np.nanmedian(values[:, some], axis=0)
+    return answer
