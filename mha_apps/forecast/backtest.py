@@ -12,17 +12,30 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from mha_apps.errors import InputError
+from mha_apps.errors import InputError, warn
 from mha_apps.training import Run
 
 from .baselines import last_value, seasonal_naive
 from .engine import forecast_origins
+from .faults import named, since_unit_change, without_spikes
 from .inputs import Inputs
 from .limits import bound
 from .linear import LinearPath, thin, whole
 from .model import LEVELS, ForecastModel
 from .plot import plot_forecast, save_each
-from .predict import MOST_PLOTS, after_tail, calibration_of, draw, forecast_frame, load_model, rows_of, tail_of, to_long
+from .predict import (
+    MOST_PLOTS,
+    after_tail,
+    ahead_of,
+    calibration_of,
+    draw,
+    forecast_frame,
+    known_of,
+    load_model,
+    rows_of,
+    tail_of,
+    to_long,
+)
 from .recipe import ForecastRecipe
 from .report import write_report
 from .sample import resolve
@@ -31,6 +44,8 @@ from .trees import MOST_ROWS, Trees
 from .windows import centre
 
 __all__ = ["Backtest", "backtest", "examine"]
+
+MOST_CONTRIBUTING = 500  # origins at which each covariate is taken away
 
 
 @dataclass
@@ -69,7 +84,8 @@ def examine(
 ) -> Backtest:
     """Forecast from every origin after the rows that training saw, and compare with what came.
 
-    The intervals adapt as they would have in operation: at each origin with the truths of earlier rows only.
+    The intervals adapt as they would have in operation: at each origin with the truths of earlier rows only. Future
+    covariates are taken as they were measured, which is hindsight where they are forecasts in operation.
 
     Args:
         run: a run or its folder.
@@ -87,19 +103,23 @@ def examine(
         raise InputError(
             f"{source}: the data of the run is not there any more; say where it is, as backtest RUN CSV does"
         )
-    frame, _ = rows_of(model, load_frame(source, recipe), source)
-    unknown = [str(name) for name in frame.columns if str(name) not in model.series]
-    if unknown:
-        raise InputError(f"{source}: column {unknown[0]!r} is not among the series of the run; leave it out")
+    frame = load_frame(source, recipe).rename(columns=str)
+    frame, _ = rows_of(model, without_spikes(frame[known_of(model, frame, source)], source), source)
     start = first_unseen(model, frame, source, "give newer rows or train with --holdout 0.2")
+    scored = model.covariates.forecast(frame)
+    silent = ~np.isfinite(scored.to_numpy(dtype=np.float64)[start:]).any(0)
+    if silent.any():
+        names = named(map(str, scored.columns[silent]))
+        warn(f"{source}: {names} without a value from {frame.index[start]} on, so there is nothing to score it by")
     whole = after_tail(model, frame)
     result = evaluate(model, whole, start + len(whole) - len(frame), trees=trees)
     if plots:
         save_each(result.figures, run.plots_dir, "backtest")
         final = load_model(run)[1]
         rows = tail_of(final)
-        forecasts = draw(rows, forecast_frame(final, rows, levels=(80, 95)), final.horizon)
-        write_report(run, forecasts=forecasts, found=result)
+        # What is not known ahead is taken to be what its past says; predict asks for it.
+        table = forecast_frame(final, rows, levels=(80, 95), ahead=ahead_of(final), strict=False)
+        write_report(run, forecasts=draw(rows[final.series], table, final.horizon), found=result)
     return result
 
 
@@ -108,15 +128,18 @@ def first_unseen(model: ForecastModel, frame: pd.DataFrame, source: str, remedy:
     start = model.rows_seen(frame.index)
     if start >= len(frame):
         raise InputError(f"{source}: no row after {frame.index[-1]}, the last that training saw; {remedy}")
-    if not np.isfinite(frame.to_numpy(dtype=np.float64)[start:]).any():
+    if not np.isfinite(model.covariates.forecast(frame).to_numpy(dtype=np.float64)[start:]).any():
         raise InputError(f"{source}: no value from {frame.index[start]} on, the rows that training never saw; {remedy}")
     return start
 
 
 def evaluate(model: ForecastModel, frame: pd.DataFrame, start: int, *, trees: bool = True) -> Backtest:
     """Backtest ``model`` on every origin from row ``start`` of ``frame`` on; observed truths only."""
-    frame = align(model, frame)
+    # What came before is seen as training saw it; a unit that changes later is not known yet.
+    before = since_unit_change(frame.iloc[:start], skip=model.covariates.columns)
+    frame = align(model, pd.concat([before, frame.iloc[start:]]).asfreq(frame.index.freq))
     inputs = make_inputs(model, frame)
+    frame = model.covariates.forecast(frame)
     horizon = model.horizon
     # The forecasts of the last origins before the block come true inside it; the intervals learn from them.
     lead = min(start, horizon)
@@ -130,12 +153,14 @@ def evaluate(model: ForecastModel, frame: pd.DataFrame, start: int, *, trees: bo
         calibrated = torch.from_numpy(inputs.scaler.forward(bounded.swapaxes(1, 3)).swapaxes(1, 3).copy())
     points = {"model": calibrated[..., 0].float(), **baselines(model, inputs, origins)}
     if trees:
-        before = thin(whole((0, start), horizon), len(model.series), MOST_ROWS)
-        fitted = Trees(period=model.period, trailing=model.trailing).fit(inputs, before)
+        earlier = thin(whole((0, start), horizon), len(model.series), MOST_ROWS)
+        fitted = Trees(period=model.period, trailing=model.trailing).fit(inputs, earlier)
         points["trees"] = fitted.forecast(inputs, origins)
     metrics, per_series, per_step = summarize(points, calibrated, target, inputs.scaler.scale, list(frame.columns))
     metrics |= {"origins": len(origins), "horizon": horizon, "period": model.period}
     metrics["first_origin"], metrics["last_row"] = str(frame.index[start]), str(frame.index[-1])
+    if model.covariates.names:
+        metrics |= {"covariates": hindsight(model), "contributions": contributions(model, inputs, origins)}
 
     # Shown: an origin in the middle of the block, so neither the easiest nor the hardest was picked.
     shown = max(0, (len(origins) - horizon) // 2)
@@ -155,6 +180,41 @@ def evaluate(model: ForecastModel, frame: pd.DataFrame, start: int, *, trees: bo
     return Backtest(metrics, per_series, per_step, figures)
 
 
+def hindsight(model: ForecastModel) -> dict[str, str]:
+    """For each covariate in words what a backtest knows of it ahead."""
+    covariates = model.covariates
+    words = {name: "known up to each origin" for name in covariates.past}
+    words |= {name: "known in hindsight: its measured values" for name in covariates.future}
+    return words | {name: "known in truth" for name in covariates.names[len(covariates.columns) :]}
+
+
+@torch.no_grad()
+def contributions(model: ForecastModel, inputs: Inputs, origins: Tensor) -> dict[str, dict[str, float]]:
+    """What each covariate is worth: the mean absolute error with and without it, in units of each series' deviation.
+
+    A future covariate is taken away by what the linear path forecasts of it, a past one by being missing.
+    ``contribution`` is the share by which the error is lower with it; origins are thinned to at most 500.
+    """
+    origins = origins[:: max(1, -(-len(origins) // MOST_CONTRIBUTING))]
+    table = inputs.covariates
+    assert table is not None
+
+    def error() -> float:
+        forecast, target = forecast_origins(model, inputs, origins)
+        gap = forecast[..., 0] - target
+        return float(gap[torch.isfinite(gap)].abs().double().mean())
+
+    found: dict[str, dict[str, float]] = {}
+    with_all = error()
+    for number, name in enumerate(model.covariates.names):
+        inputs.covariates = table.without(number)
+        without = error()
+        share = 1 - with_all / without if without else 0.0
+        found[name] = {"mae": with_all, "mae_without": without, "contribution": share}
+    inputs.covariates = table
+    return found
+
+
 @torch.no_grad()
 def baselines(model: ForecastModel, inputs: Inputs, origins: Tensor) -> dict[str, Tensor]:
     """Point forecasts ``(origins, series, horizon)`` of the parts of the model and of what anyone can do.
@@ -168,7 +228,7 @@ def baselines(model: ForecastModel, inputs: Inputs, origins: Tensor) -> dict[str
     path = inputs.linear
     linear = linear_forecast(inputs, origins)
     inputs.linear = LinearPath(path.weights)
-    plain = path.cross is None and path.reversion is None
+    plain = path.cross is None and path.reversion is None and path.drivers is None
     ridge = linear if plain else linear_forecast(inputs, origins)
     inputs.linear = path
     return {"linear": linear, "ridge": ridge, "seasonal_naive": naive, "last_value": last}
@@ -180,7 +240,8 @@ def linear_forecast(inputs: Inputs, origins: Tensor) -> Tensor:
     for part in origins.split(512):
         past, _ = inputs.windows.every_series(part)
         z, mask, level = centre(past.double(), inputs.trailing)
-        parts.append((inputs.linear.forecast(z, mask, level) + level).float())
+        series = torch.arange(inputs.windows.series)
+        parts.append((inputs.linear_forecast(z, mask, level, part, series) + level).float())
     return torch.cat(parts)
 
 

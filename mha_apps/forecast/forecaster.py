@@ -18,12 +18,21 @@ from mha_apps.errors import InputError
 from mha_apps.training import Run
 
 from .backtest import Backtest, evaluate, first_unseen
-from .limits import limited
+from .covariates import assign
+from .faults import without_spikes
 from .model import ForecastModel, load_folder
-from .plan import make_plan
-from .predict import forecast_frame, rows_of, tail_of
+from .predict import (
+    ahead_of,
+    continued,
+    forecast_frame,
+    known_of,
+    load_future,
+    merged,
+    rows_of,
+    tail_of,
+)
 from .recipe import ForecastRecipe
-from .trainer import follow_rows, keep_tail, prepare
+from .trainer import checked, follow_rows, keep_tail, prepare
 
 __all__ = ["Forecaster", "to_wide"]
 
@@ -37,6 +46,11 @@ class Forecaster(BaseEstimator):
         horizon: rows to forecast.
         min, max: bounds of every forecast, such as ``("0", "humidity=100")``.
         counter: series that only rise and start again at zero, as meters do.
+        target: columns to forecast; every column that is not named otherwise when empty.
+        past: columns that inform the forecast, known up to its origin.
+        future: columns that are known for the rows to forecast too.
+        holidays: country whose holidays are known ahead, such as ``"DE"`` or ``"US-CA"``; needs the library holidays.
+        static: path of a CSV of attributes, the name of the series in its first column.
         look_back: rows of the past that a forecast sees; from the data when None.
         attention: train the attention path; without it fitting takes seconds.
         trees: try gradient-boosted trees as a component of the forecast.
@@ -63,6 +77,11 @@ class Forecaster(BaseEstimator):
         min: tuple[str, ...] = (),
         max: tuple[str, ...] = (),
         counter: tuple[str, ...] = (),
+        target: tuple[str, ...] = (),
+        past: tuple[str, ...] = (),
+        future: tuple[str, ...] = (),
+        holidays: str | None = None,
+        static: str | None = None,
         look_back: int | None = None,
         attention: bool = True,
         trees: bool = True,
@@ -84,6 +103,11 @@ class Forecaster(BaseEstimator):
         self.min = min
         self.max = max
         self.counter = counter
+        self.target = target
+        self.past = past
+        self.future = future
+        self.holidays = holidays
+        self.static = static
         self.look_back = look_back
         self.attention = attention
         self.trees = trees
@@ -106,23 +130,32 @@ class Forecaster(BaseEstimator):
         wide = to_wide(frame)
         recipe = ForecastRecipe(csv="", **self.get_params())
         recipe.check()
-        wide, limits = limited(wide, recipe, "the frame")
-        plan = make_plan(wide, recipe)
+        roles = assign(wide, recipe, "the frame")
+        series, limits, plan = checked(roles.frame[roles.series], recipe, "the frame")
+        wide = roles.joined(series)
         with tempfile.TemporaryDirectory() as folder:
             run = Run.create(Path(folder) / "run", recipe, "forecast")
-            self.facts_, model, held_out = prepare(wide, plan, recipe, run, limits)
+            self.facts_, model, held_out = prepare(wide, plan, recipe, run, limits, roles)
         self.model_: ForecastModel = model.eval()
         self.held_out_: ForecastModel = (held_out or model).eval()
         self._history = wide
         return self
 
     def predict(
-        self, frame: pd.DataFrame | None = None, *, levels: tuple[int, ...] = (80, 95), wide: bool = False
+        self,
+        frame: pd.DataFrame | None = None,
+        future: pd.DataFrame | None = None,
+        *,
+        levels: tuple[int, ...] = (80, 95),
+        wide: bool = False,
     ) -> pd.DataFrame:
         """Forecast the ``horizon`` rows after the last one; nothing in the forecaster changes.
 
         Args:
-            frame: rows to continue; those that were fitted, with what :meth:`update` added, when None.
+            frame: rows to continue; those that were fitted, with what :meth:`update` added, when None. Rows behind
+                the last measured one that hold future covariates alone say what is to come.
+            future: the future covariates in the rows to forecast, wide; what it lacks is looked for in ``frame`` and
+                in what was fitted.
             levels: intervals, of 80 and 95 percent.
             wide: give the mean of each series as a column, indexed by time, instead of the long table.
 
@@ -130,17 +163,18 @@ class Forecaster(BaseEstimator):
             Long: ``unique_id``, ``ds``, ``mean``, ``median``, ``lo-80``, ``hi-80``, ``lo-95``, ``hi-95``.
         """
         model = self._fitted()
+        given = None if future is None else load_future(model, to_wide(future), "future")
+        ahead, known = None, ahead_of(model)
         if frame is None:
             rows, last = tail_of(model), None
         else:
-            rows, last = rows_of(model, to_wide(frame), "the frame")
             model = copy.deepcopy(model)
-            follow_rows(model, rows)
-        table = forecast_frame(model, rows, levels=levels, last=last)
+            rows, last, ahead = continued(model, to_wide(frame), "the frame")
+        table = forecast_frame(model, rows, levels=levels, last=last, ahead=merged(given, ahead, known))
         if not wide:
             return table
         means = table.pivot(index="ds", columns="unique_id", values="mean")
-        return means[[str(name) for name in rows.columns]].rename_axis(index=None, columns=None)
+        return means[model.covariates.series(rows)].rename_axis(index=None, columns=None)
 
     def update(self, frame: pd.DataFrame) -> Forecaster:
         """Add rows that have come in: the next forecast continues from them, and the intervals learn from them.
@@ -148,14 +182,17 @@ class Forecaster(BaseEstimator):
         Weights stay as they are. Rows that are already known are replaced.
         """
         model = self._fitted()
-        new, last = rows_of(model, to_wide(frame), "the frame")
+        given = to_wide(frame)
+        new, last = rows_of(model, given, "the frame")
+        ahead = merged(model.covariates.ahead(given, model.series), ahead_of(model))
         missing = [name for name in model.series if name not in new.columns]
         if missing:
             raise InputError(f"the frame: column {missing[0]!r} is missing; give every series that was fitted")
         tail = tail_of(model)
-        whole = new[model.series].combine_first(tail).asfreq(model.frequency)
+        names = model.series + model.covariates.columns
+        whole = new[names].combine_first(tail)[names].asfreq(model.frequency)
         follow_rows(model, whole)
-        keep_tail(model, whole)
+        keep_tail(model, whole, ahead)
         if "tail_reading" in model.artifacts:
             model.artifacts["tail_reading"] = torch.from_numpy(
                 last[[new.columns.get_loc(name) for name in model.series]]
@@ -170,7 +207,11 @@ class Forecaster(BaseEstimator):
             frame: the frame that was fitted, or a longer one; needed after :meth:`load` only.
         """
         self._fitted()
-        rows = None if frame is None else rows_of(self.held_out_, to_wide(frame), "the frame")[0]
+        rows = None
+        if frame is not None:
+            rows = to_wide(frame)
+            rows = rows[known_of(self.held_out_, rows, "the frame")]
+            rows, _ = rows_of(self.held_out_, without_spikes(rows, "the frame"), "the frame")
         rows = getattr(self, "_history", None) if rows is None else rows
         if rows is None:
             raise InputError("backtest: a loaded forecaster does not hold the rows; give the frame")
@@ -228,7 +269,7 @@ def to_wide(frame: pd.DataFrame) -> pd.DataFrame:
         frame = frame.pivot(index="ds", columns="unique_id", values="y")[order].rename_axis(index=None, columns=None)
     if not isinstance(frame.index, pd.DatetimeIndex):
         raise InputError("the frame: its index is no DatetimeIndex; set_index the time, or give unique_id, ds and y")
-    frame = frame.select_dtypes("number").astype(float).rename(columns=str)
+    frame = frame.select_dtypes(["number", "bool"]).astype(float).rename(columns=str)
     if frame.shape[1] == 0 or len(frame) == 0:
         raise InputError("the frame: no numeric column with rows; give one column per series")
     if frame.index.has_duplicates:

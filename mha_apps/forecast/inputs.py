@@ -11,11 +11,13 @@ import torch
 from torch import Tensor
 
 from .calendar import encode, extend
+from .drivers import CovariateTable
 from .linear import LinearPath
 from .windows import Scaler, Windows, centre
 
 __all__ = ["GROUP", "Inputs"]
 
+FURTHEST = 10.0  # deviations; a covariate beyond them says no more to the network
 GROUP = 16  # series in one example: channels attend within a group, and ten thousand series still fit in memory
 
 
@@ -23,7 +25,8 @@ class Inputs:
     """Makes the batches that :class:`mha_apps.forecast.model.ForecastModel` reads.
 
     An example is a group of at most 16 series at one origin. ``index`` are the timestamps of the rows of
-    ``windows``; the calendar before and after them is worked out from the frequency.
+    ``windows``; the calendar before and after them is worked out from the frequency. ``covariates`` are those of the
+    table, ``static`` the attributes of its series ``(series, attributes)`` float32.
     """
 
     def __init__(
@@ -37,9 +40,12 @@ class Inputs:
         trailing: int,
         cycles: list[str],
         identities: Tensor | None = None,
+        covariates: CovariateTable | None = None,
+        static: Tensor | None = None,
     ) -> None:
+        self.covariates, self.static = covariates, static
         self.windows, self.linear, self.trailing = windows, linear, trailing
-        self.scaler = scaler
+        self.scaler, self.patch = scaler, patch
         look_back, horizon = windows.look_back, windows.horizon
         freq = index.freq if index.freq is not None else index[1] - index[0] if len(index) > 1 else "D"
         before = pd.date_range(end=index[0], periods=look_back + 1, freq=freq)[:-1]
@@ -63,7 +69,9 @@ class Inputs:
             ``past``, ``mask`` ``(batch, channels, look_back)``; ``linear``, ``target``, ``weight`` ``(batch, channels,
             horizon)``, the target zero where it is missing and the weight too; ``level`` ``(batch, channels, 1)``;
             ``identity`` ``(batch, channels)``; ``waves``, ``bins`` ``(batch, tokens, ...)``. Everything float is
-            float32, standardised and relative to the level.
+            float32, standardised and relative to the level. Where there are covariates also ``around`` and
+            ``around_mask`` ``(batch, covariates, tokens * patch)``, standardised and zero where not known, and where
+            there are attributes ``static`` ``(batch, channels, attributes)``.
         """
         series = self.groups[torch.zeros_like(origins) if groups is None else groups]
         rows = self.windows.at(series, origins[:, None].expand_as(series))
@@ -71,10 +79,10 @@ class Inputs:
         known = torch.isfinite(rows.future)
         target = torch.where(known, rows.future.double() - level, 0.0)
         token_rows = origins[:, None] + self.offsets
-        return {
+        return self._around(origins, series) | {
             "past": past.float(),
             "mask": mask.float(),
-            "linear": self.linear.forecast(past, mask, level).float(),
+            "linear": self.linear_forecast(past, mask, level, origins, series).float(),
             "target": target.float(),
             "weight": known.float(),
             "level": level.float(),
@@ -82,3 +90,23 @@ class Inputs:
             "waves": self.waves[token_rows],
             "bins": self.bins[token_rows],
         }
+
+    def linear_forecast(self, past: Tensor, mask: Tensor, level: Tensor, origins: Tensor, series: Tensor) -> Tensor:
+        """The linear path's forecast for windows of ``series`` ``(channels,)`` or ``(n, channels)`` at ``origins``."""
+        return self.linear.forecast(
+            past, mask, level, covariates=self.covariates, origins=origins, who=self.identities[series]
+        )
+
+    def _around(self, origins: Tensor, series: Tensor) -> dict[str, Tensor]:
+        found: dict[str, Tensor] = {}
+        if self.static is not None:
+            found["static"] = self.static[series]
+        if self.covariates is not None:
+            past = self.covariates.seen(origins)
+            ahead = self.covariates.ahead(origins, self.linear.weights)
+            filler = len(self.offsets) * self.patch - past.shape[-1] - ahead.shape[-1]
+            values = torch.cat([past, ahead, torch.full((*ahead.shape[:2], filler), torch.nan)], -1)
+            known = torch.isfinite(values)
+            found["around"] = torch.where(known, values, 0.0).clamp(-FURTHEST, FURTHEST)
+            found["around_mask"] = known.float()
+        return found

@@ -12,8 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from . import cross, ridge
+from . import cross, drivers, ridge
 from .cross import Cross
+from .drivers import CovariateTable, Drivers
 from .plan import Plan
 from .selection import Block, judge, rolling_folds
 from .windows import Windows, centre
@@ -49,43 +50,73 @@ class LinearPath:
         cross: a correction across channels.
         reversion: ``(horizon,)`` float64, how far each step returns from the window's centre to the mean of the
             training rows, as a share of the way and negative.
+        drivers: what covariates that are known ahead add.
     """
 
     weights: Tensor
     cross: Cross | None = None
     reversion: Tensor | None = None
+    drivers: Drivers | None = None
 
-    def forecast(self, past: Tensor, mask: Tensor, level: Tensor | None = None) -> Tensor:
+    def forecast(
+        self,
+        past: Tensor,
+        mask: Tensor,
+        level: Tensor | None = None,
+        *,
+        covariates: CovariateTable | None = None,
+        origins: Tensor | None = None,
+        who: Tensor | None = None,
+    ) -> Tensor:
         """``(n, channels, horizon)`` relative to the centre, for float64 ``past`` ``(n, channels, look_back)``.
 
         Where there is a correction, the channels of the training come first and in their order; it leaves the
         others alone. ``level`` ``(n, channels, 1)`` is the centre in standardised units, which a reversion needs.
+        With covariates ``origins`` ``(n,)`` say where the windows are in their table, and ``who`` ``(channels,)`` or
+        ``(n, channels)`` whose they are: identities, 0 for a series that training did not know.
         """
         base = past @ self.weights
         if self.reversion is not None:
             if level is None:
                 raise ValueError("level is needed: this path returns to the mean")
             base = base + level * self.reversion
+        if covariates is not None and origins is not None and who is not None:
+            if self.drivers is not None:
+                base = base + self.driven(covariates, origins, who)
+            if self.cross is not None and self.cross.each:
+                return base + self.cross.apply_each(covariates, origins, who)
         if self.cross is not None:
             known = self.cross.weights.shape[1]
-            base[:, :known] += self.cross.apply(past[:, :known], mask[:, :known])
+            base[:, :known] += self.cross.apply(past[:, :known], mask[:, :known], covariates, origins)
         return base
+
+    def driven(self, covariates: CovariateTable, origins: Tensor, who: Tensor) -> Tensor:
+        """What the drivers add to the forecasts of the series ``who`` at ``origins``, ``(n, channels, horizon)``."""
+        if self.drivers is None:
+            return torch.zeros(1, 1, self.weights.shape[1], dtype=self.weights.dtype)
+        innovations = covariates.innovations(origins, self.weights, self.reversion)
+        return self.drivers.apply(innovations, who, blocks_of(self.weights.shape[1]))
 
     def tensors(self) -> dict[str, Tensor]:
         """What is saved of it."""
         found = {"linear": self.weights}
         if self.cross is not None:
             found |= {"cross_mean": self.cross.mean, "cross_weights": self.cross.weights}
+            if self.cross.each:
+                found["cross_each"] = torch.tensor(True)
         if self.reversion is not None:
             found["reversion"] = self.reversion
+        if self.drivers is not None:
+            found["drivers"] = self.drivers.weights
         return found
 
     @classmethod
     def from_tensors(cls, tensors: dict[str, Tensor]) -> LinearPath:
         """The inverse of :meth:`tensors`."""
         found = "cross_weights" in tensors
-        correction = Cross(tensors["cross_mean"], tensors["cross_weights"]) if found else None
-        return cls(tensors["linear"], correction, tensors.get("reversion"))
+        correction = Cross(tensors["cross_mean"], tensors["cross_weights"], "cross_each" in tensors) if found else None
+        driven = Drivers(tensors["drivers"]) if "drivers" in tensors else None
+        return cls(tensors["linear"], correction, tensors.get("reversion"), driven)
 
 
 @dataclass(frozen=True)
@@ -115,23 +146,35 @@ def rounds_of(plan: Plan, horizon: int) -> list[tuple[Block, Block]]:
 
 
 def fit_linear(
-    windows: Windows, plan: Plan, *, channels: bool, penalties: tuple[float, ...] = PENALTIES
+    windows: Windows,
+    plan: Plan,
+    *,
+    channels: bool,
+    penalties: tuple[float, ...] = PENALTIES,
+    covariates: CovariateTable | None = None,
 ) -> tuple[LinearPath, dict[str, Any]]:
     """The last path of :func:`fit_rounds`, that of the whole training block, and what was tried."""
-    paths, facts = fit_rounds(windows, plan, channels=channels, penalties=penalties)
+    paths, facts = fit_rounds(windows, plan, channels=channels, penalties=penalties, covariates=covariates)
     return paths[-1], facts
 
 
 def fit_rounds(
-    windows: Windows, plan: Plan, *, channels: bool, penalties: tuple[float, ...] = PENALTIES
+    windows: Windows,
+    plan: Plan,
+    *,
+    channels: bool,
+    penalties: tuple[float, ...] = PENALTIES,
+    covariates: CovariateTable | None = None,
 ) -> tuple[list[LinearPath], dict[str, Any]]:
     """Fit the linear path in every round of :func:`rounds_of`, all with what the rounds together have chosen.
 
     Args:
         windows: over the standardised rows before the test block.
         plan: the plan of the table.
-        channels: whether a correction across channels may be tried; it is for 2 to 16 channels.
+        channels: whether a correction across channels may be tried; it is for 2 to 16 channels. One from covariates
+            is tried in any case.
         penalties: tried for the shared ridge, in mean eigenvalues.
+        covariates: of the table, if there are any.
 
     Returns:
         The path of each round, and what was tried.
@@ -165,12 +208,20 @@ def fit_rounds(
     if facts["reversion"]["kept"]:
         for path, reversion in zip(paths, reversions, strict=True):
             path.reversion = reversion
-    if channels and 2 <= windows.series <= cross.MOST_CHANNELS:
-        facts["cross"] = _fit_cross(windows, rounds, paths, trailing=trailing)
+    if covariates is not None and covariates.drivers.series:
+        facts["drivers"] = _fit_drivers(windows, rounds, paths, covariates, trailing=trailing)
+    helped = channels and 2 <= windows.series <= cross.MOST_CHANNELS
+    if helped or (covariates is not None and covariates.columns > 0):
+        # A series alone is one of its own channels.
+        alone = not helped and windows.series > 1
+        facts["cross"] = _fit_cross(windows, rounds, paths, trailing=trailing, covariates=covariates, each=alone)
+        facts |= {"cross_each": True} if alone else {}
     return paths, facts
 
 
-def refit_linear(windows: Windows, plan: Plan, chosen: dict[str, Any]) -> LinearPath:
+def refit_linear(
+    windows: Windows, plan: Plan, chosen: dict[str, Any], covariates: CovariateTable | None = None
+) -> LinearPath:
     """Fit the path on the training block of ``plan`` with what :func:`fit_linear` has chosen."""
     moments = _prefixes(windows, plan, [plan.train[1]])[-1]
     shape = Shape(chosen["penalty"], chosen.get("share", 0.0), chosen.get("rank"))
@@ -179,10 +230,15 @@ def refit_linear(windows: Windows, plan: Plan, chosen: dict[str, Any]) -> Linear
         # The centre stays the scaler's, which the model keeps.
         nothing = np.zeros(windows.series)
         path.reversion = _reversion(windows, plan.train, path.weights, nothing, trailing=plan.trailing)
+    blocks = chosen.get("drivers", [])
+    if covariates is not None and any(block["kept"] for block in blocks):
+        moments_of_drivers = _driver_moments(windows, plan.train, path, covariates, trailing=plan.trailing)
+        path.drivers = drivers.refit(moments_of_drivers, covariates, blocks)
     blocks = chosen.get("cross", [])
     if any(block["kept"] for block in blocks):
-        origins = thin(whole(plan.train, windows.horizon)[::2], windows.series)
-        sums = cross.accumulate(windows, path.weights, origins, trailing=plan.trailing, reversion=path.reversion)
+        origins = thin(whole(plan.train, windows.horizon)[::2], _channels(windows, covariates))
+        alone = chosen.get("cross_each", False)
+        sums = _cross_moments(windows, path, origins, covariates, trailing=plan.trailing, each=alone)
         path.cross = _joined(lambda penalty: cross.solve(sums, channels=windows.series, penalty=penalty), blocks)
     return path
 
@@ -277,8 +333,61 @@ def _fit_reversion(
     return found, asdict(judge(gains))
 
 
+def _channels(windows: Windows, covariates: CovariateTable | None) -> int:
+    """How many windows an origin costs."""
+    return windows.series + (covariates.covariates + covariates.drivers.series if covariates is not None else 0)
+
+
+def _driver_moments(
+    windows: Windows, block: Block, path: LinearPath, covariates: CovariateTable, *, trailing: int
+) -> drivers.DriverMoments:
+    origins = thin(whole(block, windows.horizon), _channels(windows, covariates), drivers.MOST_WINDOWS)
+    return drivers.accumulate(
+        windows, covariates, path.weights, origins, blocks_of(windows.horizon), trailing=trailing,
+        reversion=path.reversion,
+    )  # fmt: skip
+
+
+def _fit_drivers(
+    windows: Windows,
+    rounds: list[tuple[Block, Block]],
+    paths: list[LinearPath],
+    covariates: CovariateTable,
+    *,
+    trailing: int,
+) -> list[dict[str, Any]]:
+    """Give each path the drivers fitted on its round's rows, decided for each block of the horizon by all rounds."""
+    trained, scored = [], []
+    for (train, held), path in zip(rounds, paths, strict=True):
+        trained.append(_driver_moments(windows, train, path, covariates, trailing=trailing))
+        scored.append(_driver_moments(windows, held, path, covariates, trailing=trailing))
+    found, facts = drivers.choose(trained, scored, covariates, blocks_of(windows.horizon))
+    for path, each in zip(paths, found, strict=True):
+        path.drivers = each
+    return facts
+
+
+def _cross_moments(
+    windows: Windows, path: LinearPath, origins: Tensor, covariates: CovariateTable | None, *, trailing: int, each: bool
+) -> cross.CrossMoments:
+    def driven(part: Tensor) -> Tensor:
+        assert covariates is not None
+        return path.driven(covariates, part, torch.arange(1, windows.series + 1))
+
+    return cross.accumulate(
+        windows, path.weights, origins, trailing=trailing, reversion=path.reversion, covariates=covariates,
+        driven=driven if path.drivers is not None else None, each=each,
+    )  # fmt: skip
+
+
 def _fit_cross(
-    windows: Windows, rounds: list[tuple[Block, Block]], paths: list[LinearPath], *, trailing: int
+    windows: Windows,
+    rounds: list[tuple[Block, Block]],
+    paths: list[LinearPath],
+    *,
+    trailing: int,
+    covariates: CovariateTable | None = None,
+    each: bool = False,
 ) -> list[dict[str, Any]]:
     """Give each path the correction fitted on its round's rows, decided for each block of the horizon by all rounds.
 
@@ -290,11 +399,12 @@ def _fit_cross(
     fitted: list[dict[float, Cross]] = []
     for (train, scored), path in zip(rounds, paths, strict=True):
         # Neighbouring origins share almost everything; every second one halves the time.
-        origins = thin(whole(train, horizon)[::2], channels)
-        moments = cross.accumulate(windows, path.weights, origins, trailing=trailing, reversion=path.reversion)
+        origins = thin(whole(train, horizon)[::2], _channels(windows, covariates))
+        moments = _cross_moments(windows, path, origins, covariates, trailing=trailing, each=each)
         fitted.append({penalty: cross.solve(moments, channels=channels, penalty=penalty) for penalty in gains})
-        origins = thin(whole(scored, horizon)[:: max(1, min(horizon, 48) // 16)], channels, 100_000)
-        before, after = _errors(windows, path, fitted[-1], origins, trailing=trailing)
+        origins = whole(scored, horizon)[:: max(1, min(horizon, 48) // 16)]
+        origins = thin(origins, _channels(windows, covariates), 100_000)
+        before, after = _errors(windows, path, fitted[-1], origins, trailing=trailing, covariates=covariates)
         for penalty, error in after.items():
             gains[penalty].append(1 - error / before)
     chosen: list[dict[str, Any]] = []
@@ -313,14 +423,20 @@ def _joined(fitted: Callable[[float], Cross], chosen: list[dict[str, Any]]) -> C
     for block in chosen:
         if block["kept"]:
             found = fitted(block["penalty"])
-            joined = joined or Cross(found.mean, torch.zeros_like(found.weights))
+            joined = joined or Cross(found.mean, torch.zeros_like(found.weights), found.each)
             steps = slice(block["steps"][0] - 1, block["steps"][1])
             joined.weights[..., steps] = found.weights[..., steps]
     return joined
 
 
 def _errors(
-    windows: Windows, path: LinearPath, corrections: dict[float, Cross], origins: Tensor, *, trailing: int
+    windows: Windows,
+    path: LinearPath,
+    corrections: dict[float, Cross],
+    origins: Tensor,
+    *,
+    trailing: int,
+    covariates: CovariateTable | None = None,
 ) -> tuple[Tensor, dict[float, Tensor]]:
     """Squared errors of ``path``, and of it with each correction, summed over each block of the horizon."""
     blocks = [slice(*block) for block in blocks_of(windows.horizon)]
@@ -334,8 +450,10 @@ def _errors(
     for part in origins.split(256):
         past, future = windows.every_series(part)
         z, mask, level = centre(past.double(), trailing)
-        gap = path.forecast(z, mask, level) + level - future.double()
+        who = torch.arange(1, windows.series + 1)
+        forecast = path.forecast(z, mask, level, covariates=covariates, origins=part, who=who)
+        gap = forecast + level - future.double()
         before += by_block(gap)
         for penalty, correction in corrections.items():
-            after[penalty] += by_block(gap + correction.apply(z, mask))
+            after[penalty] += by_block(gap + correction.apply(z, mask, covariates, part))
     return before, after

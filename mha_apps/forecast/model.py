@@ -3,7 +3,8 @@
 Tokens are patches of one channel's past, and patches of its future that hold the linear forecast and the calendar,
 so one sequence knows what was, what the linear path expects and what time it will be (patching: Nie et al. 2023,
 "A Time Series is Worth 64 Words"). Blocks attend along time and, with several channels, between channels at the same
-time (as in Zhang and Yan 2023, "Crossformer"). The quantiles are a median and positive gaps, so they cannot cross.
+time (as in Zhang and Yan 2023, "Crossformer"). Patches of covariates and attributes of the series are added to the
+tokens. The quantiles are a median and positive gaps, so they cannot cross.
 """
 
 from __future__ import annotations
@@ -26,6 +27,9 @@ from mha_apps.attention import Dilated, Mask, PerHead, TransformerBlock, Window
 from mha_apps.errors import InputError
 
 from .calendar import CYCLES
+from .covariates import Covariates
+from .drivers import count_drivers
+from .linear import blocks_of
 
 __all__ = ["LEVELS", "AttentionPath", "ForecastModel", "load_folder"]
 
@@ -50,6 +54,8 @@ class AttentionPath(nn.Module):
         window: how many tokens to each side the near heads see, and the far heads one period apart; None lets every
             head see every token.
         period_tokens: tokens in a period, for the far heads.
+        covariates: how many are known beside the channels.
+        attributes: how many are known of each channel.
     """
 
     def __init__(
@@ -67,6 +73,8 @@ class AttentionPath(nn.Module):
         channels: bool,
         window: int | None,
         period_tokens: int,
+        covariates: int = 0,
+        attributes: int = 0,
     ) -> None:
         super().__init__()
         if look_back % patch:
@@ -82,6 +90,11 @@ class AttentionPath(nn.Module):
         for table in (*self.bins, self.identity):
             nn.init.normal_(table.weight, std=0.02)
         nn.init.normal_(self.place, std=0.02)
+        self.around = nn.Linear(2 * patch * covariates, dim, bias=False) if covariates else None
+        self.static = nn.Linear(attributes, dim, bias=False) if attributes else None
+        for added in (self.around, self.static):
+            if added is not None:
+                nn.init.normal_(added.weight, std=0.02)
         self.input_dropout = nn.Dropout(dropout)
 
         def block() -> TransformerBlock:
@@ -111,6 +124,9 @@ class AttentionPath(nn.Module):
         bins: Tensor,
         identity: Tensor,
         context: Tensor,
+        around: Tensor | None = None,
+        around_mask: Tensor | None = None,
+        static: Tensor | None = None,
     ) -> Tensor:
         """Corrections ``(batch, channels, horizon, 6)``: point, median shift and four log gaps, in local units.
 
@@ -122,6 +138,9 @@ class AttentionPath(nn.Module):
             bins: ``(batch, tokens, cycles)``.
             identity: ``(batch, channels)``; 0 is an unknown series.
             context: ``(batch, channels, 1)``, log of the local scale.
+            around: ``(batch, covariates, tokens * patch)``, past and future, zero where not known.
+            around_mask: same shape, 1 where known.
+            static: ``(batch, channels, attributes)``.
         """
         batch, channels, _ = past.shape
         filler = self.future_tokens * self.patch - self.horizon
@@ -136,7 +155,14 @@ class AttentionPath(nn.Module):
             for column, table in enumerate(self.bins):
                 time = time + table(bins[..., column])
             time = time.unsqueeze(1)
-        x = x + time + (self.identity(identity) + self.context(context)).unsqueeze(2)
+        if self.around is not None and around is not None and around_mask is not None:
+            patches = torch.stack([around, around_mask], 2)
+            patches = rearrange(patches, "b c two (n p) -> b 1 n (c two p)", p=self.patch)
+            time = time + self.around(patches)
+        who = self.identity(identity) + self.context(context)
+        if self.static is not None and static is not None:
+            who = who + self.static(static)
+        x = x + time + who.unsqueeze(2)
         x = self.input_dropout(x)
         for depth, block in enumerate(self.time):
             x = block(rearrange(x, "b c n d -> (b c) n d"), self.mask)
@@ -162,6 +188,7 @@ class ForecastModel(nn.Module, PyTorchModelHubMixin):
         zone: time zone of the training rows, or None.
         dim, heads, layers, dropout, channels, window: of each attention path.
         members: how many attention paths are averaged.
+        covariates: what is known besides the series, as ``Covariates.to_config`` has it; None for nothing.
 
     What is not a weight (the float64 linear map, scaler, calibration, tail of the training rows) is in
     ``artifacts``, on the CPU, and is saved beside the weights in ``artifacts.safetensors``.
@@ -190,8 +217,10 @@ class ForecastModel(nn.Module, PyTorchModelHubMixin):
         channels: bool = True,
         window: int | None = None,
         members: int = 1,
+        covariates: dict[str, Any] | None = None,
     ) -> None:
         super().__init__()
+        self.covariates = Covariates.from_config(covariates)
         self.series, self.look_back, self.horizon = list(series), look_back, horizon
         self.patch, self.period, self.trailing = patch, period, trailing
         self.cycles, self.frequency, self.zone = list(cycles), frequency, zone
@@ -209,6 +238,8 @@ class ForecastModel(nn.Module, PyTorchModelHubMixin):
                 channels=channels and len(series) > 1,
                 window=window,
                 period_tokens=max(1, period // patch),
+                covariates=len(self.covariates.names),
+                attributes=len(self.covariates.attributes),
             )
             for _ in range(members)
         )
@@ -247,6 +278,7 @@ class ForecastModel(nn.Module, PyTorchModelHubMixin):
                     batch["bins"],
                     batch["identity"],
                     local.log(),
+                    *(batch.get(name) for name in ("around", "around_mask", "static")),
                 ).float(),
             )
             for path in self.paths
@@ -340,6 +372,20 @@ class ForecastModel(nn.Module, PyTorchModelHubMixin):
             "tail": (None, series),
             "tail_end": (),
         }
+        covariates = self.covariates
+        if covariates.names:
+            count = len(covariates.names)
+            known = sum(covariates.known)
+            shapes |= {"around_mean": (count,), "around_scale": (count,), "knots": (known, None)}
+        if covariates.columns:
+            shapes["tail_around"] = (None, len(covariates.columns))
+        if "drivers" in self.artifacts:
+            drivers = count_drivers(self.artifacts["knots"], 2 * ("hour" in self.cycles)) if covariates.names else 0
+            shapes["drivers"] = (series + 1, len(blocks_of(horizon)), drivers)
+        if "tail_ahead" in self.artifacts:
+            shapes["tail_ahead"] = (None, len(covariates.future))
+        if covariates.attributes:
+            shapes["static"] = (len(covariates.described), len(covariates.attributes))
         if "cross_weights" in self.artifacts:
             features = None if "cross_mean" not in self.artifacts else self.artifacts["cross_mean"].shape[0]
             shapes |= {"cross_mean": (features,), "cross_weights": (features, series, horizon)}

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
 from matplotlib.figure import Figure
 
-from mha_apps.errors import InputError
+from mha_apps.errors import InputError, warn
 from mha_apps.training import Run
 
 from .calendar import extend, step_of
 from .conformal import Calibration, bounds
+from .drivers import LATEST
 from .engine import forecast_origins
+from .faults import named, since_unit_change, warn_of_silence, without_spikes
 from .inputs import Inputs
 from .limits import increments, last_values, meters_of, ranges, readings, warn_of_losses
 from .model import ForecastModel, load_folder
 from .plot import plot_forecast, save_each
+from .reading.series import NoStepError
 from .recipe import ForecastRecipe
 from .trainer import HELD_OUT, align, follow_rows, load_frame, make_inputs
 
@@ -45,7 +50,20 @@ def tail_of(model: ForecastModel) -> pd.DataFrame:
     if model.zone:
         end = end.tz_convert(model.zone)
     index = pd.date_range(end=end, periods=len(values), freq=model.frequency)
-    return pd.DataFrame(values, index=index, columns=model.series)
+    names = list(model.series)
+    if model.covariates.columns:
+        values = np.concatenate([values, model.artifacts["tail_around"].numpy()], 1)
+        names += model.covariates.columns
+    return pd.DataFrame(values, index=index, columns=names)
+
+
+def ahead_of(model: ForecastModel) -> pd.DataFrame | None:
+    """The future covariates that training was given for the rows after its last one; None without any."""
+    if "tail_ahead" not in model.artifacts:
+        return None
+    values = model.artifacts["tail_ahead"].numpy()
+    index = pd.date_range(tail_of(model).index[-1], periods=len(values) + 1, freq=model.frequency)[1:]
+    return pd.DataFrame(values, index=index, columns=list(model.covariates.future))
 
 
 def check_frame(model: ForecastModel, frame: pd.DataFrame, source: str) -> pd.DataFrame:
@@ -64,9 +82,47 @@ def check_frame(model: ForecastModel, frame: pd.DataFrame, source: str) -> pd.Da
     return frame
 
 
+def load_rows(run: Run, model: ForecastModel, csv: str | Path) -> pd.DataFrame:
+    """The frame of ``csv``, read as the run's data were; a single row has the step of the model."""
+    recipe = run.recipe(ForecastRecipe)
+    try:
+        return load_frame(csv, recipe)
+    except NoStepError:
+        return load_frame(csv, replace(recipe, freq=model.frequency))
+
+
+def known_of(model: ForecastModel, frame: pd.DataFrame, source: str) -> list[str]:
+    """The columns of ``frame`` that training knew, covariates last; others, and missing ones, are named in warnings.
+
+    Raises:
+        InputError: it knew none of them.
+    """
+    covariates = model.covariates
+    known = [name for name in map(str, frame.columns) if name in model.series]
+    if not known:
+        raise InputError(f"{source}: none of its columns is a sensor of the run; it has {', '.join(model.series[:8])}")
+    frame = frame.rename(columns=str)
+    unknown = [name for name in covariates.series(frame) if name not in model.series and frame[name].notna().any()]
+    if unknown and not covariates.listed:
+        warn(f"{source}: {named(unknown)} unknown to the run, as training saw no such sensor; left out")
+    _warn_of_absent(model, frame, source)
+    return known + [name for name in covariates.columns if name in frame.columns]
+
+
+def _warn_of_absent(model: ForecastModel, frame: pd.DataFrame, source: str) -> None:
+    columns = set(map(str, frame.columns))
+    absent = [name for name in model.series if name not in columns]
+    if absent:
+        warn(f"{source}: {named(absent)} of the run not there, so nothing is said about it")
+
+
 def rows_of(model: ForecastModel, frame: pd.DataFrame, source: str) -> tuple[pd.DataFrame, np.ndarray]:
-    """``frame`` as the model reads it, meters as increments, and the last value of each column before that."""
+    """``frame`` as the model reads it, meters as increments, and the last value of each column before that.
+
+    What is forecast comes first, then the covariates; rows that only say what is to come are left out.
+    """
     frame = check_frame(model, frame.rename(columns=str), source)
+    frame = model.covariates.select(frame, model.series, source)
     meters = meters_of(model, list(frame.columns))
     for name in meters:
         warn_of_losses(frame[name], source)
@@ -89,17 +145,72 @@ def after_tail(model: ForecastModel, frame: pd.DataFrame) -> pd.DataFrame:
     return joined.reindex(index)
 
 
-def rows_to_continue(run: Run, model: ForecastModel, csv: str | Path | None) -> tuple[pd.DataFrame, np.ndarray | None]:
-    """The rows of ``csv``, which the intervals of ``model`` then have followed, or those at the end of the training.
+def rows_to_continue(
+    run: Run, model: ForecastModel, csv: str | Path | None, future: str | Path | None = None
+) -> tuple[pd.DataFrame, np.ndarray | None, pd.DataFrame | None]:
+    """The rows of ``csv``, as :func:`continued` gives them, or those at the end of the training.
 
-    Meters are increments; beside them the last value of each column before that, None for the training's own.
+    Without ``csv`` what training warned of is said again: its forecast is the one that it warned of. What is known of
+    the future covariates comes from the CSV ``future``, from the rows behind those of ``csv``, and from training.
     """
+    given = None if future is None else load_future(model, load_rows(run, model, future), str(future))
     if csv is None:
-        return tail_of(model), None
-    frame, last = rows_of(model, load_frame(csv, run.recipe(ForecastRecipe)), str(csv))
-    frame = after_tail(model, frame)
-    follow_rows(model, frame)
-    return frame, last
+        for told in run.summary().get("warnings", []):
+            warn(told)
+        return tail_of(model), None, merged(given, ahead_of(model))
+    rows, last, ahead = continued(model, load_rows(run, model, csv), str(csv))
+    return rows, last, merged(given, ahead, ahead_of(model))
+
+
+def continued(
+    model: ForecastModel, frame: pd.DataFrame, source: str
+) -> tuple[pd.DataFrame, np.ndarray, pd.DataFrame | None]:
+    """New rows behind those of the training, as the model reads them; its intervals then have followed them.
+
+    Meters are increments; beside them the last value of each column before that, and the future covariates in rows
+    behind the last measured one. Columns that training did not know, values that no forecast should rest on, and
+    series without any, are named in warnings.
+    """
+    covariates = model.covariates
+    unknown = [name for name in covariates.series(frame) if name not in model.series]
+    if unknown and not covariates.listed:
+        warn(
+            f"{source}: {named(unknown)} unknown to the run, as training saw no such sensor; forecast all the same, by "
+            "what the others have taught"
+        )
+    _warn_of_absent(model, frame, source)
+    frame = without_spikes(frame.rename(columns=str), source)
+    rows, last = rows_of(model, frame, source)
+    rows = without_spikes(after_tail(model, rows), source)
+    rows = since_unit_change(rows, source, skip=covariates.columns)
+    warn_of_silence(covariates.forecast(rows), look_back=model.look_back, source=source)
+    follow_rows(model, rows)
+    return rows, last, covariates.ahead(frame, model.series)
+
+
+def load_future(model: ForecastModel, frame: pd.DataFrame, source: str) -> pd.DataFrame:
+    """``frame`` as future covariates of ``model``; InputError where it is about something else."""
+    known = model.covariates.future
+    if not known:
+        raise InputError(f"{source}: the model was given no future covariate; train with --future, or leave it out")
+    frame = frame.rename(columns=str)
+    missing = [name for name in known if name not in frame.columns]
+    if missing:
+        raise InputError(f"{source}: column {missing[0]!r} is missing; give {', '.join(map(repr, known))}")
+    return frame[list(known)]
+
+
+def merged(*tables: pd.DataFrame | None) -> pd.DataFrame | None:
+    """Tables of future covariates as one, the first that knows a value counting; None without any."""
+    found: pd.DataFrame | None = None
+    for table in tables:
+        if table is None:
+            continue
+        if found is None:
+            found = table
+        elif (pd.DatetimeIndex(found.index).tz is None) == (pd.DatetimeIndex(table.index).tz is None):
+            found = found.combine_first(table)
+    return found
 
 
 def calibration_of(model: ForecastModel, inputs: Inputs) -> Calibration:
@@ -113,13 +224,20 @@ def calibration_of(model: ForecastModel, inputs: Inputs) -> Calibration:
 
 
 def predict(
-    run: Run | str | Path, csv: str | Path | None = None, *, plots: bool = True, levels: tuple[int, ...] = (80, 95)
+    run: Run | str | Path,
+    csv: str | Path | None = None,
+    *,
+    future: str | Path | None = None,
+    plots: bool = True,
+    levels: tuple[int, ...] = (80, 95),
 ) -> pd.DataFrame:
     """Forecast every series for the run's horizon; the first forecast is one step after the last row.
 
     Args:
         run: a run or its folder.
-        csv: rows to continue, ``sample`` for the embedded data; those that the run was trained on when None.
+        csv: rows to continue, ``sample`` for the embedded data; those that the run was trained on when None. Rows
+            behind the last measured one that hold future covariates alone say what is to come.
+        future: a CSV of the future covariates in the rows to forecast, for a run that was trained with any.
         plots: write ``plots/forecast-SERIES.png`` into the run: history, median and intervals.
         levels: intervals to give, of 80 and 95.
 
@@ -128,8 +246,9 @@ def predict(
         on for each level.
     """
     run, model = load_model(run)
-    frame, last = rows_to_continue(run, model, csv)
-    table = forecast_frame(model, frame, levels=levels, last=last)
+    frame, last, ahead = rows_to_continue(run, model, csv, future)
+    table = forecast_frame(model, frame, levels=levels, last=last, ahead=ahead, source=str(future or csv or run.path))
+    frame = model.covariates.forecast(frame)
     if plots:
         save_each(draw(frame, table, model.horizon), run.plots_dir, "forecast")
     return table
@@ -150,35 +269,48 @@ def forecast_frame(
     *,
     levels: tuple[int, ...] = (80, 95),
     last: np.ndarray | None = None,
+    ahead: pd.DataFrame | None = None,
+    strict: bool = True,
+    source: str = "the frame",
 ) -> pd.DataFrame:
     """:func:`predict` for a frame that is at hand, with a ``DatetimeIndex`` of fixed frequency.
 
     Meters are increments in ``frame``; ``last`` are the readings that they led to, by column, those at the end of the
-    training when None.
+    training when None. ``ahead`` are the future covariates in the rows to come; with ``strict`` all of them must be
+    known, else one that is missing is taken to be what its past says.
     """
-    values, names, times = forecast_values(model, frame, last=last)
+    values, names, times = forecast_values(model, frame, last=last, ahead=ahead, strict=strict, source=source)
     return to_long(values, names, times, levels)
 
 
 def forecast_values(
-    model: ForecastModel, frame: pd.DataFrame, *, last: np.ndarray | None = None
+    model: ForecastModel, frame: pd.DataFrame, **given: Any
 ) -> tuple[np.ndarray, list[str], pd.DatetimeIndex]:
     """The mean and the five quantiles ``(series, horizon, 6)`` after ``frame``, the series and the times."""
-    values, (low, high), names, times = free_values(model, frame, last=last)
+    values, (low, high), names, times = free_values(model, frame, **given)
     return np.clip(values, low[:, None, None], high[:, None, None]), names, times
 
 
 def free_values(
-    model: ForecastModel, frame: pd.DataFrame, *, last: np.ndarray | None = None
+    model: ForecastModel,
+    frame: pd.DataFrame,
+    *,
+    last: np.ndarray | None = None,
+    ahead: pd.DataFrame | None = None,
+    strict: bool = True,
+    source: str = "the frame",
 ) -> tuple[np.ndarray, tuple[np.ndarray, np.ndarray], list[str], pd.DatetimeIndex]:
     """What :func:`forecast_values` gives before it is brought within the bounds, and the bounds ``(series,)``.
 
     What lies beyond a bound says how likely the bound itself is. A meter never falls below its last reading.
     """
-    names = [str(name) for name in frame.columns]
+    names = model.covariates.series(frame)
+    times = extend(frame.index, model.horizon)
+    if strict:
+        ahead = model.covariates.require(ahead, times, source)
     frame = align(model, frame)
-    recent = frame.iloc[-model.look_back :]
-    inputs = make_inputs(model, recent)
+    recent = frame.iloc[-(model.look_back + (LATEST if model.covariates.names else 0)) :]
+    inputs = make_inputs(model, recent, ahead)
     forecast, _ = forecast_origins(model, inputs, torch.tensor([len(recent)]))
     values = bounds(forecast[0], calibration_of(model, inputs).offset).numpy()
     values = inputs.scaler.backward(values, axis=0)
@@ -193,7 +325,7 @@ def free_values(
             reading = float(last[number])
         values[number] = readings(values[number], reading)
         low[number] = min(max(low[number], np.nan_to_num(reading)), high[number])
-    return values, (low, high), names, extend(frame.index, model.horizon)
+    return values, (low, high), names, times
 
 
 def to_long(values: np.ndarray, names: list[str], times: pd.DatetimeIndex, levels: tuple[int, ...]) -> pd.DataFrame:

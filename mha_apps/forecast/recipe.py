@@ -15,6 +15,7 @@ __all__ = ["ForecastRecipe"]
 
 LONGEST = 8192  # rows of look-back and of horizon: the normal equations of 8,192 rows take half a gigabyte
 MOST_WEIGHTS = 500_000_000
+MOST_COVARIATES = 64  # the sums of products that the linear path needs of them grow with their square
 
 
 @dataclass(kw_only=True)
@@ -36,6 +37,16 @@ class ForecastRecipe(ReadOptions, TrainingRecipe):
     """Highest values that a forecast may have, such as 100, or 'humidity=100' for one sensor only."""
     counter: tuple[str, ...] = ()
     """Sensors that only rise and start again at zero, as meters do; they are forecast by what they rise."""
+    target: tuple[str, ...] = ()
+    """Columns to forecast; when not given, every column that --past and --future do not name."""
+    past: tuple[str, ...] = ()
+    """Columns that inform the forecast but are not forecast, known up to now, such as other sensors."""
+    future: tuple[str, ...] = ()
+    """Columns that are known for the coming rows too, planned or forecast elsewhere, such as a weather forecast."""
+    holidays: str | None = None
+    """Country whose holidays are known ahead, such as DE, or US-CA for a part of it; needs the library holidays."""
+    static: str | None = None
+    """A CSV about the sensors: their names in its first column, an attribute in each other one."""
     look_back: int | None = None
     """Rows of the past that a forecast sees; from the data's period and length when not given."""
     holdout: float = 0.2
@@ -82,6 +93,18 @@ class ForecastRecipe(ReadOptions, TrainingRecipe):
         ReadOptions.check(self)
         if self.layout == "long":
             raise InputError("--layout long: a forecaster reads a table with a column for each sensor; leave it out")
+        roles = [(flag, name) for flag in ("target", "past", "future") for name in getattr(self, flag)]
+        taken: dict[str, str] = {}
+        for flag, name in roles:
+            if name in taken:
+                both = f"--{flag}" if taken[name] == flag else f"--{taken[name]} and --{flag}"
+                raise InputError(f"{both}: {name!r} is named twice; a column has one role")
+            taken[name] = flag
+        if len(self.past) + len(self.future) > MOST_COVARIATES:
+            raise InputError(
+                f"--past and --future name {len(self.past) + len(self.future)} columns, and {MOST_COVARIATES} are the "
+                "most; leave out those that matter least"
+            )
         for name in ("horizon", "look_back", "dim", "heads", "layers", "members", "window"):
             self.require(name, least=1)
         for name in ("horizon", "look_back"):

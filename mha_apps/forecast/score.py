@@ -51,7 +51,7 @@ def score(run: Run | str | Path, csv: str | Path) -> dict[str, Any]:
     known = [name for name in frame.columns if name in model.series]
     if not known:
         raise InputError(f"{csv}: none of its columns is a sensor of the run; it has {', '.join(model.series[:8])}")
-    return score_frame(model, frame[known], str(csv))
+    return score_frame(model, frame[known + model.covariates.columns], str(csv))
 
 
 def score_frame(model: ForecastModel, frame: pd.DataFrame, source: str = "the frame") -> dict[str, Any]:
@@ -62,6 +62,7 @@ def score_frame(model: ForecastModel, frame: pd.DataFrame, source: str = "the fr
     start = before + (seen if seen < len(frame) else min(max(0, model.look_back - before), len(frame) - 1))
     frame = align(model, whole)
     inputs = make_inputs(model, frame)
+    frame = model.covariates.forecast(frame)
     lead = min(start, model.horizon)
     origins = torch.arange(start - lead, len(frame))
     raw, target = forecast_origins(model, inputs, origins)
@@ -144,13 +145,16 @@ def parse_alert(text: str) -> tuple[str, str, float]:
         ) from None
 
 
-def alert(run: Run | str | Path, csv: str | Path | None, condition: str) -> pd.DataFrame:
+def alert(
+    run: Run | str | Path, csv: str | Path | None, condition: str, *, future: str | Path | None = None
+) -> pd.DataFrame:
     """The probability of ``condition``, such as ``"temp>80"``, at each step of the forecast.
 
     It comes from the calibrated quantiles, the distribution function being linear between them; beyond the outer
     ones, 2.5% and 97.5%, its tails are those of a logistic distribution. What lies beyond a bound of the sensor counts
     as the bound itself: with ``--min flow=0`` the probability of ``flow<0`` is 0, that of ``flow<=0`` what was expected
-    at or below 0, and that of ``flow>=0`` is 1. Without ``csv`` the forecast continues the rows of the training.
+    at or below 0, and that of ``flow>=0`` is 1. Without ``csv`` the forecast continues the rows of the training;
+    ``future`` is as for :func:`mha_apps.forecast.predict`.
 
     Returns:
         ``unique_id``, ``ds``, ``probability``.
@@ -160,8 +164,10 @@ def alert(run: Run | str | Path, csv: str | Path | None, condition: str) -> pd.D
     """
     name, sign, number = parse_alert(condition)
     run, model = load_model(run)
-    frame, last = rows_to_continue(run, model, csv)
-    values, (low, high), names, times = free_values(model, frame, last=last)
+    frame, last, ahead = rows_to_continue(run, model, csv, future)
+    values, (low, high), names, times = free_values(
+        model, frame, last=last, ahead=ahead, source=str(future or csv or run.path)
+    )
     if name not in names:
         raise InputError(f"--alert {condition!r}: there is no sensor {name!r}; it is one of {', '.join(names[:8])}")
     place = names.index(name)

@@ -153,11 +153,13 @@ def _score(inputs: Inputs, linear: LinearPath, plan: Plan, scored: Block, trees:
     size = len(series), len(blocks), len(COMPONENTS)
     found = _Moments(np.zeros((*size, size[2])), np.zeros(size), np.zeros(size[:2]), np.zeros(size[:2]))
     # A correction across channels needs all of them; without one the series that are scored will do.
-    needed = torch.arange(windows.series) if linear.cross is not None else series
+    joint = linear.cross is not None and not linear.cross.each
+    needed = torch.arange(windows.series) if joint else series
     for part in origins.split(max(1, 2048 // len(needed))):
         batch = windows.at(needed.expand(len(part), -1), part[:, None].expand(-1, len(needed)))
         past, mask, level = centre(batch.past.double(), inputs.trailing)
-        point = linear.forecast(past, mask, level) + level
+        who = inputs.identities[needed]
+        point = linear.forecast(past, mask, level, covariates=inputs.covariates, origins=part, who=who) + level
         ahead = part[:, None, None] + torch.arange(horizon)
         gap = torch.where(ahead < scored[1], batch.future.double() - point, torch.nan)
         difference = others(inputs, part, needed, plan.period, trees).double() - point.unsqueeze(-1)

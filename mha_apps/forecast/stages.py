@@ -29,14 +29,18 @@ _FACTS = "facts.json"
 
 
 class Stages:
-    """The finished stages of ``run``; with ``run`` None nothing is kept and every stage is made."""
+    """The finished stages of ``run``; with ``run`` None nothing is kept and every stage is made.
 
-    def __init__(self, run: Run | None, recipe: ForecastRecipe, frame: pd.DataFrame) -> None:
+    They were made from ``frame``, and from what else ``more`` tells apart.
+    """
+
+    def __init__(self, run: Run | None, recipe: ForecastRecipe, frame: pd.DataFrame, *, more: str = "") -> None:
         self.run = run
         rows = np.ascontiguousarray(frame.to_numpy(dtype=np.float64))
         digest = hashlib.sha256(json.dumps(to_table(recipe), sort_keys=True, default=str).encode())
         digest.update(json.dumps([list(map(str, frame.columns)), str(frame.index[0]), str(frame.index[-1])]).encode())
         digest.update(rows.data)
+        digest.update(more.encode())
         self.digest = digest.hexdigest()
 
     def once(

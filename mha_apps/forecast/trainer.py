@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mha_apps.errors import InputError
+from mha_apps.errors import InputError, collected
 from mha_apps.training import (
     Interrupted,
     Run,
@@ -27,8 +27,12 @@ from mha_apps.training import (
     seed_everything,
 )
 
+from .calendar import encode, extend
 from .conformal import Calibration, scores
+from .covariates import Covariates, Roles, assign
+from .drivers import LATEST, CovariateTable, find_knots
 from .engine import forecast_origins
+from .faults import FEWEST, since_unit_change, warn_of_faults, without_empty, without_spikes
 from .inputs import Inputs
 from .limits import Limits, limited
 from .linear import FOLDS, LinearPath, fit_rounds, refit_linear, thin, whole
@@ -50,6 +54,7 @@ ASIDE = "folds"
 """Folder in the run for trainings that only serve a choice; gone when training ends, or when it is resumed."""
 GATE_RATE = 10.0
 MOST_FOLLOWED = 2000  # origins
+MOST_AHEAD = 100_000  # rows of known covariates that are kept, so that a model is small whatever comes with it
 VALIDATION_ORIGINS = 192  # origins in a validation during training; the choice afterwards uses every one
 
 
@@ -87,23 +92,47 @@ def train(
         recipe = opened.recipe(ForecastRecipe) if opened is not None else ForecastRecipe(csv="sample")
     recipe.check()
     recipe = replace(recipe, csv=locate(recipe.csv))
+    if recipe.static is not None:
+        recipe = replace(recipe, static=str(Path(recipe.static).absolute()))
     path = resolve(recipe.csv)
-    frame = load_frame(path, recipe)
-    frame, limits = limited(frame, recipe, str(path))
-    plan = make_plan(frame, recipe, source=str(path))
+    with collected() as told:
+        roles = assign(load_frame(path, recipe), recipe, str(path))
+        series, limits, plan = checked(roles.frame[roles.series], recipe, str(path))
+    frame = roles.joined(series)
     resolve_precision(recipe.precision, resolve_device(recipe.device))
     run = opened or Run.create(out, recipe, "forecast", force=force)
     run.begin()
     _clear_aside(run)
 
-    summary, model, held_out = prepare(frame, plan, recipe, run, limits)
-    processes.on_first(lambda: _finish(run, summary, model, held_out, frame))
+    summary, model, held_out = prepare(frame, plan, recipe, run, limits, roles)
+    summary["warnings"] = told
+    processes.on_first(lambda: _finish(run, summary, model, held_out, frame, roles.ahead))
     Stages(run, recipe, frame).clear()
     return run
 
 
+def checked(frame: pd.DataFrame, recipe: ForecastRecipe, source: str) -> tuple[pd.DataFrame, Limits, Plan]:
+    """The series of ``frame`` that something can be learned from, what the recipe says of them, and the plan.
+
+    Everything odd about them is told in warnings; see :mod:`mha_apps.forecast.faults`.
+
+    Raises:
+        InputError: the table or the recipe cannot be used.
+    """
+    frame, limits = limited(without_spikes(without_empty(frame, source), source), recipe, source)
+    plan = make_plan(frame, recipe, source=source)
+    clean = since_unit_change(frame, source)
+    warn_of_faults(clean, train_rows=plan.train[1], horizon=recipe.horizon, look_back=plan.look_back, source=source)
+    return frame, limits, plan
+
+
 def _finish(
-    run: Run, summary: dict[str, Any], model: ForecastModel, held_out: ForecastModel | None, frame: pd.DataFrame
+    run: Run,
+    summary: dict[str, Any],
+    model: ForecastModel,
+    held_out: ForecastModel | None,
+    frame: pd.DataFrame,
+    ahead: pd.DataFrame | None,
 ) -> None:
     """Save the models, and write what was found; the first process does it."""
     from .predict import draw, forecast_frame  # they build on this module
@@ -113,33 +142,46 @@ def _finish(
         run.save_model(held_out, HELD_OUT)
     run.save_model(model)
     run.write_summary(summary)
-    rows = frame.iloc[-(model.look_back + model.horizon) :].rename(columns=str)[model.series]
-    write_report(run, forecasts=draw(rows, forecast_frame(model, rows, levels=(80, 95)), model.horizon))
+    rows = align(model, frame.iloc[-(model.look_back + model.horizon) :])
+    # What is not known ahead is taken to be what its past says; predict asks for it.
+    table = forecast_frame(model, rows, levels=(80, 95), ahead=ahead, strict=False)
+    write_report(run, forecasts=draw(rows[model.series], table, model.horizon))
 
 
 def prepare(
-    frame: pd.DataFrame, plan: Plan, recipe: ForecastRecipe, run: Run, limits: Limits | None = None
+    frame: pd.DataFrame,
+    plan: Plan,
+    recipe: ForecastRecipe,
+    run: Run,
+    limits: Limits | None = None,
+    roles: Roles | None = None,
 ) -> tuple[dict[str, Any], ForecastModel, ForecastModel | None]:
     """Learn, calibrate and refit on the whole of ``frame``, going on after the last stage that ``run`` has finished.
+
+    ``roles`` say which of its columns are covariates, and what is known after its last row.
 
     Returns:
         A summary, the model that forecasts, and the one that never saw the test block, None if it is the same.
     """
     run.begin()
-    stages = Stages(run, recipe, frame)
-    seen = frame.iloc[: plan.test[0]]
+    stages = Stages(run, recipe, frame, more=roles.digest if roles is not None else "")
+    covariates = roles.covariates.columns if roles is not None else []
+    # A change of unit that comes later is not known yet.
+    seen = since_unit_change(frame.iloc[: plan.test[0]], skip=covariates)
+    frame = since_unit_change(frame, skip=covariates)
 
     def calibrated() -> tuple[ForecastModel, dict[str, Any]]:
-        model, facts, summary = learn(seen, plan, recipe, run, stages)
+        model, facts, summary = learn(seen, plan, recipe, run, stages, roles)
         model.cpu()
         calibrate(model, make_inputs(model, seen), plan)
-        keep_tail(model, frame)
+        keep_tail(model, frame, roles.ahead if roles is not None else None)
         if limits is not None:
             limits.keep(model)
         return model, {"facts": facts, "summary": summary}
 
     def refitted() -> tuple[ForecastModel, dict[str, Any]]:
         final = copy.deepcopy(model)
+        rescale(final, frame, plan)
         follow_rows(final, frame)
         refit(final, frame, plan, recipe, run, found["facts"], found["summary"])
         return final, {}
@@ -150,6 +192,16 @@ def prepare(
         return whole_summary, model, None
     final, _ = _model(stages.once("refit", refitted))
     return whole_summary, final, model
+
+
+def rescale(model: ForecastModel, frame: pd.DataFrame, plan: Plan) -> None:
+    """Give a series that had hardly a value among the training rows the mean and the deviation of all its rows."""
+    values = model.covariates.forecast(frame).to_numpy(dtype=np.float64)
+    new = np.isfinite(values[: plan.train[1]]).sum(0) < FEWEST
+    if new.any():
+        found = Scaler.fit(values)
+        model.artifacts["mean"][torch.from_numpy(new)] = torch.from_numpy(found.mean[new])
+        model.artifacts["scale"][torch.from_numpy(new)] = torch.from_numpy(found.scale[new])
 
 
 def _model(stage: tuple[ForecastModel | None, dict[str, Any]]) -> tuple[ForecastModel, dict[str, Any]]:
@@ -169,9 +221,11 @@ def refit(
 ) -> None:
     """Fit ``model`` again on every row, with what was chosen; scaler, spreads and held-out calibration stay."""
     whole_plan = replace(plan, train=(0, len(frame)))
-    values = (frame.to_numpy(dtype=np.float64) - model.artifacts["mean"].numpy()) / model.artifacts["scale"].numpy()
+    values = model.covariates.forecast(frame).to_numpy(dtype=np.float64)
+    values = (values - model.artifacts["mean"].numpy()) / model.artifacts["scale"].numpy()
     windows = Windows(values, look_back=model.look_back, horizon=model.horizon)
-    model.artifacts |= refit_linear(windows, whole_plan, facts["linear"]).tensors()
+    covariates = covariate_table(model, frame)
+    model.artifacts |= refit_linear(windows, whole_plan, facts["linear"], covariates).tensors()
     refit_blend(model, frame, whole_plan, recipe.seed)
     model.artifacts["known_until"] = torch.tensor(frame.index[-1].as_unit("ns").value, dtype=torch.int64)
     if not bool(model.attention_weight):
@@ -211,20 +265,21 @@ def follow_rows(model: ForecastModel, frame: pd.DataFrame) -> int:
 
     Returns the number of origins that were followed, at most ``MOST_FOLLOWED``: older ones no longer matter.
     """
-    names = [str(name) for name in frame.columns]
-    if any(name not in model.series for name in names):
+    if any(name not in model.series for name in model.covariates.series(frame)):
         return 0
     frame = align(model, frame)
+    names = model.covariates.series(frame)
     start = model.rows_seen(frame.index)
     start = max(start, len(frame) - MOST_FOLLOWED, model.horizon)
     if start >= len(frame):
         return 0
-    recent = frame.iloc[max(0, start - model.look_back - model.horizon) :]
+    more = LATEST if model.covariates.names else 0
+    recent = frame.iloc[max(0, start - model.look_back - model.horizon - more) :]
     # Series are followed each by itself; a correction across channels, for a few of them, needs them together.
-    size = len(frame.columns) if "cross_weights" in model.artifacts else 64
+    size = len(names) if needs_all(model) else 64
     offset = model.artifacts["offset"].clone()
-    for first in range(0, len(frame.columns), size):
-        inputs = make_inputs(model, recent.iloc[:, first : first + size])
+    for first in range(0, len(names), size):
+        inputs = make_inputs(model, recent[names[first : first + size] + model.covariates.columns])
         rows = inputs.windows.rows
         origins = torch.arange(max(0, rows - (len(frame) - start) - model.horizon), rows + 1)
         places = inputs.identities - 1
@@ -236,7 +291,12 @@ def follow_rows(model: ForecastModel, frame: pd.DataFrame) -> int:
 
 
 def learn(
-    frame: pd.DataFrame, plan: Plan, recipe: ForecastRecipe, run: Run, stages: Stages | None = None
+    frame: pd.DataFrame,
+    plan: Plan,
+    recipe: ForecastRecipe,
+    run: Run,
+    stages: Stages | None = None,
+    roles: Roles | None = None,
 ) -> tuple[ForecastModel, dict[str, Any], dict[str, Any]]:
     """Everything but the calibration: linear path and blend, attention path, and the choice between them.
 
@@ -246,13 +306,14 @@ def learn(
         recipe: the recipe.
         run: where the shared loop writes.
         stages: those that are finished; none when None.
+        roles: which columns are covariates; none when None.
 
     Returns:
         The model, what was chosen, and the loop's summary.
     """
     stages = stages or Stages(None, recipe, frame)
     begun = time.monotonic()
-    model, facts = _model(stages.once("ridge", lambda: build(frame, plan, recipe)))
+    model, facts = _model(stages.once("ridge", lambda: build(frame, plan, recipe, roles=roles)))
     took = time.monotonic() - begun
     if not recipe.attention:
         model.attention_weight.zero_()
@@ -321,7 +382,12 @@ def refit_blend(model: ForecastModel, frame: pd.DataFrame, plan: Plan, seed: int
 
 
 def build(
-    frame: pd.DataFrame, plan: Plan, recipe: ForecastRecipe, *, like: ForecastModel | None = None
+    frame: pd.DataFrame,
+    plan: Plan,
+    recipe: ForecastRecipe,
+    *,
+    like: ForecastModel | None = None,
+    roles: Roles | None = None,
 ) -> tuple[ForecastModel, dict[str, Any]]:
     """The model before any gradient: scaler, linear path and blend from the training rows, spreads from validation.
 
@@ -330,18 +396,24 @@ def build(
         plan: the plan of the whole table.
         recipe: sizes of the attention path.
         like: a model whose weights of the blend are taken over; they are found on rolling folds when None.
+        roles: which columns are covariates, those of ``like`` when that is given; none when both are None.
 
     Returns:
         The model and what is worth recording about it.
     """
-    values = frame.to_numpy(dtype=np.float64)
+    if like is not None:
+        covariates, static = like.covariates, like.artifacts.get("static")
+    else:
+        covariates = roles.covariates if roles is not None else Covariates()
+        static = torch.from_numpy(roles.static) if roles is not None and roles.static is not None else None
+    names = covariates.series(frame)
+    values = covariates.forecast(frame).to_numpy(dtype=np.float64)
     scaler = Scaler.fit(values[: plan.train[1]])
     windows = Windows(scaler.forward(values), look_back=plan.look_back, horizon=recipe.horizon)
-    paths, chosen = fit_rounds(windows, plan, channels=recipe.channels)
     seed_everything(recipe.seed)
     index = frame.index
     model = ForecastModel(
-        series=[str(name) for name in frame.columns],
+        series=names,
         look_back=plan.look_back,
         horizon=recipe.horizon,
         patch=plan.patch,
@@ -357,8 +429,11 @@ def build(
         channels=recipe.channels,
         window=recipe.window,
         members=recipe.members,
+        covariates=covariates.to_config(),
     )
-    model.artifacts = {
+    model.artifacts = _of_covariates(covariates, frame, plan) | ({"static": static} if static is not None else {})
+    paths, chosen = fit_rounds(windows, plan, channels=recipe.channels, covariates=covariate_table(model, frame))
+    model.artifacts |= {
         **paths[-1].tensors(),
         "mean": torch.from_numpy(scaler.mean),
         "scale": torch.from_numpy(scaler.scale),
@@ -383,30 +458,78 @@ def build(
         "linear": chosen,
         "blend": blended,
     }
+    if covariates != Covariates():
+        told = ("past", "future", "holidays", "attributes")
+        facts["covariates"] = {name: value for name, value in asdict(covariates).items() if name in told}
     return model, facts
 
 
+def _of_covariates(covariates: Covariates, frame: pd.DataFrame, plan: Plan) -> dict[str, Tensor]:
+    """The scale of the covariates on the training rows, and where the effects of those known ahead may bend."""
+    if not covariates.names:
+        return {}
+    nothing = frame.iloc[:0].reindex(columns=list(covariates.future))
+    values = covariates.table(frame.iloc[: plan.train[1]], nothing)
+    scaler = Scaler.fit(values)
+    return {
+        "around_mean": torch.from_numpy(scaler.mean),
+        "around_scale": torch.from_numpy(scaler.scale),
+        "knots": torch.from_numpy(find_knots(scaler.forward(values)[:, covariates.known])),
+    }
+
+
+def needs_all(model: ForecastModel) -> bool:
+    """Whether the series inform each other, so that none can be forecast without the others."""
+    return "cross_weights" in model.artifacts and "cross_each" not in model.artifacts
+
+
 def align(model: ForecastModel, frame: pd.DataFrame) -> pd.DataFrame:
-    """``frame`` with the model's series first and in its order, then those that it does not know.
+    """``frame`` with the model's series first and in its order, then those that it does not know, then covariates.
 
     A correction across channels needs every channel: those that ``frame`` lacks are then empty columns.
     """
     frame = frame.rename(columns=str)
-    known = [name for name in model.series if name in frame.columns or "cross_weights" in model.artifacts]
-    others = [name for name in frame.columns if name not in model.series]
-    return frame.reindex(columns=known + others)
+    known = [name for name in model.series if name in frame.columns or needs_all(model)]
+    others = [name for name in model.covariates.series(frame) if name not in model.series]
+    return frame.reindex(columns=known + others + model.covariates.columns)
 
 
-def make_inputs(model: ForecastModel, frame: pd.DataFrame) -> Inputs:
+def covariate_table(
+    model: ForecastModel, frame: pd.DataFrame, ahead: pd.DataFrame | None = None
+) -> CovariateTable | None:
+    """The covariates of ``model`` along the rows of ``frame`` and the horizon after them; None if it has none.
+
+    ``ahead`` is what is known of them after the last row.
+    """
+    covariates = model.covariates
+    if not covariates.names:
+        return None
+    times = extend(frame.index, model.horizon)
+    values = covariates.table(frame, covariates.at(ahead, times, "the covariates"))
+    values = (values - model.artifacts["around_mean"].numpy()) / model.artifacts["around_scale"].numpy()
+    return CovariateTable(
+        values,
+        known=covariates.known,
+        columns=len(covariates.columns),
+        knots=model.artifacts["knots"].numpy(),
+        waves=encode(frame.index.append(times), ["hour"])[0] if "hour" in model.cycles else None,
+        look_back=model.look_back,
+        horizon=model.horizon,
+        trailing=model.trailing,
+    )
+
+
+def make_inputs(model: ForecastModel, frame: pd.DataFrame, ahead: pd.DataFrame | None = None) -> Inputs:
     """Batches of windows over ``frame``, standardised as in training.
 
     A series that the model does not know gets the scale of its own rows and the unknown identity. The columns are
-    as :func:`align` puts them.
+    as :func:`align` puts them; ``ahead`` are the future covariates after the last row.
     """
-    values = frame.to_numpy(dtype=np.float64)
+    names = model.covariates.series(frame)
+    values = model.covariates.forecast(frame).to_numpy(dtype=np.float64)
     place = {name: number for number, name in enumerate(model.series)}
     own = Scaler.fit(values)
-    columns = [place.get(str(name)) for name in frame.columns]
+    columns = [place.get(name) for name in names]
     for number, known in enumerate(columns):
         if known is not None:
             own.mean[number] = float(model.artifacts["mean"][known])
@@ -421,7 +544,18 @@ def make_inputs(model: ForecastModel, frame: pd.DataFrame) -> Inputs:
         cycles=model.cycles,
         identities=torch.tensor([0 if known is None else known + 1 for known in columns]),
         scaler=own,
+        covariates=covariate_table(model, frame, ahead),
+        static=_static_of(model, names),
     )
+
+
+def _static_of(model: ForecastModel, names: list[str]) -> Tensor | None:
+    """The attributes of the series ``names``, zero for one that is not described; None for a model without any."""
+    if "static" not in model.artifacts:
+        return None
+    place = {name: number for number, name in enumerate(model.covariates.described)}
+    table = torch.cat([model.artifacts["static"], torch.zeros(1, len(model.covariates.attributes))])
+    return table[[place.get(name, len(place)) for name in names]]
 
 
 def loss(forecast: Tensor, target: Tensor, weight: Tensor) -> Tensor:
@@ -549,8 +683,20 @@ def calibrate(model: ForecastModel, inputs: Inputs, plan: Plan) -> None:
     model.artifacts["offset"], model.artifacts["pace"] = calibration.offset, calibration.pace
 
 
-def keep_tail(model: ForecastModel, frame: pd.DataFrame) -> None:
-    """Put the last rows of ``frame`` into the model, so that it forecasts on without a CSV."""
-    tail = frame.iloc[-(model.look_back + model.horizon) :].rename(columns=str)[model.series]
+def keep_tail(model: ForecastModel, frame: pd.DataFrame, ahead: pd.DataFrame | None = None) -> None:
+    """Put the last rows of ``frame``, and what is known after them, into the model: it forecasts on without a CSV."""
+    more = LATEST if model.covariates.names else 0
+    rows = frame.iloc[-(model.look_back + model.horizon + more) :].rename(columns=str)
+    tail = rows[model.series]
     model.artifacts["tail"] = torch.from_numpy(tail.to_numpy(dtype=np.float64).copy())
     model.artifacts["tail_end"] = torch.tensor(tail.index[-1].as_unit("ns").value, dtype=torch.int64)
+    model.artifacts.pop("tail_ahead", None)
+    covariates = model.covariates
+    if covariates.columns:
+        around = rows.reindex(columns=covariates.columns).to_numpy(dtype=np.float64)
+        model.artifacts["tail_around"] = torch.from_numpy(around.copy())
+    if ahead is not None and len(ahead):
+        times = pd.date_range(tail.index[-1], ahead.index[-1], freq=model.frequency)[1 : MOST_AHEAD + 1]
+        known = covariates.at(ahead, times, "the covariates")
+        if len(known):
+            model.artifacts["tail_ahead"] = torch.from_numpy(known.to_numpy(dtype=np.float64).copy())

@@ -24,7 +24,8 @@ PAIRS = 400_000  # steps forecast at a time
 class Trees:
     """Fit with :meth:`fit`, forecast with :meth:`forecast`; standardised units throughout.
 
-    The calendar features of the inputs are taken at the step that is forecast.
+    The calendar features of the inputs are taken at the step that is forecast, and so are covariates that are known
+    ahead.
 
     Args:
         period: rows in a season, for the lags.
@@ -113,7 +114,24 @@ class Trees:
             torch.stack([lead, who[:, None].expand_as(lead)], -1).float(),
             inputs.waves[origin[:, None] + lead + look_back],
         ]
+        if inputs.covariates is not None:
+            parts.append(self._around(inputs, origin, lead))
+        if inputs.static is not None:
+            parts.append(inputs.static[series][:, None].expand(-1, steps, -1))
         return torch.cat(parts, -1), level[:, 0]
+
+    def _around(self, inputs: Inputs, origin: Tensor, lead: Tensor) -> Tensor:
+        """Covariates ``(n, steps, features)``: those known ahead at the step, and how far they are from their trailing
+        mean; of the others that mean and how far the last value is from it. Unknown ones stay NaN."""
+        table = inputs.covariates
+        assert table is not None
+        steps, known = lead.shape[1], table.known
+        recent = table.seen(origin, self.trailing)
+        level = recent.nanmean(-1)
+        ahead = table.ahead(origin, inputs.linear.weights)[:, known]
+        at = ahead.gather(2, lead[:, None].expand(-1, ahead.shape[1], -1)).transpose(1, 2)
+        behind = torch.cat([level, recent[..., -1] - level], -1)[:, torch.cat([~known, ~known])]
+        return torch.cat([at, at - level[:, None, known], behind[:, None].expand(-1, steps, -1)], -1)
 
 
 class Table:

@@ -111,15 +111,27 @@ class Windows:
         look_back: steps of the past that a window holds.
         horizon: steps of the future that a window holds.
         dtype: what the table is stored in.
+        after: at most ``horizon`` rows that are known after the last one; no origin lies among them.
     """
 
-    def __init__(self, values: np.ndarray, *, look_back: int, horizon: int, dtype: torch.dtype = torch.float32) -> None:
+    def __init__(
+        self,
+        values: np.ndarray,
+        *,
+        look_back: int,
+        horizon: int,
+        dtype: torch.dtype = torch.float32,
+        after: np.ndarray | None = None,
+    ) -> None:
         if values.ndim != 2:
             raise ValueError(f"values must be (rows, series), not {values.shape}")
         self.rows, self.series = values.shape
         self.look_back, self.horizon = look_back, horizon
         table = torch.full((self.series, look_back + self.rows + horizon), torch.nan, dtype=dtype)
         table[:, look_back : look_back + self.rows] = torch.from_numpy(np.ascontiguousarray(values.T)).to(dtype)
+        if after is not None:
+            first = look_back + self.rows
+            table[:, first : first + len(after)] = torch.from_numpy(np.ascontiguousarray(after.T)).to(dtype)
         table[~torch.isfinite(table)] = torch.nan
         self.table = table
         self._view = table.unfold(1, look_back + horizon, 1)  # (series, rows + 1, look_back + horizon), no copy
@@ -133,6 +145,10 @@ class Windows:
         """Past ``(n, series, look_back)`` and future ``(n, series, horizon)`` at the origins ``(n,)``."""
         both = self._view[:, origin].transpose(0, 1)
         return both[..., : self.look_back], both[..., self.look_back :]
+
+    def steps(self, origin: Tensor, first: int, last: int) -> Tensor:
+        """The rows from ``first`` to before ``last``, counted from the origins: ``(n, series, last - first)``."""
+        return self._view[..., self.look_back + first : self.look_back + last][:, origin].transpose(0, 1)
 
     def chunks(self, origins: Tensor, *, size: int = 8192) -> Iterator[Batch]:
         """All series at all ``origins``, at most ``size`` windows at a time, series by series."""

@@ -1,0 +1,331 @@
+"""Who informs a forecast besides the past of what is forecast: roles of columns, values known ahead, attributes.
+
+A past covariate is known up to the origin, a future one for the horizon too; holidays are a future covariate that
+follows from the date. What is known of a future covariate after the last row of the history comes as rows of its own.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from mha_apps.errors import InputError
+
+from .faults import without_spikes
+from .recipe import ForecastRecipe
+
+__all__ = ["Covariates", "Roles", "assign", "holiday_flags", "read_static"]
+
+MOST_SHOWN = 3  # timestamps in a message
+MOST_CATEGORIES = 32  # of one text attribute; rarer ones are told apart by nothing
+
+
+@dataclass(frozen=True, kw_only=True)
+class Covariates:
+    """The names of what a model knows besides its series; a model's config holds them.
+
+    Attributes:
+        past, future: columns, known up to the origin and for the horizon.
+        holidays: the country whose holidays are one more future covariate, the last one.
+        listed: the series to forecast were listed, so that any other column is nobody's.
+        described: series with attributes, which may be more than those of the training.
+        attributes: what is known of each of them, categories one by one.
+    """
+
+    past: tuple[str, ...] = ()
+    future: tuple[str, ...] = ()
+    holidays: str | None = None
+    listed: bool = False
+    described: tuple[str, ...] = ()
+    attributes: tuple[str, ...] = ()
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any] | None) -> Covariates:
+        """From what :meth:`to_config` gave; JSON has no tuples."""
+        values: dict[str, Any] = dict(config or {})
+        values.update((name, tuple(value)) for name, value in values.items() if isinstance(value, list))
+        return cls(**values)
+
+    def to_config(self) -> dict[str, Any] | None:
+        """A dict for JSON; None where nothing but the past of the series is known."""
+        return None if self == Covariates() else asdict(self)
+
+    @property
+    def columns(self) -> list[str]:
+        """The covariates that are columns of the data."""
+        return [*self.past, *self.future]
+
+    @property
+    def names(self) -> list[str]:
+        """All covariates, holidays last."""
+        return self.columns + ([f"holidays {self.holidays}"] if self.holidays else [])
+
+    @property
+    def known(self) -> list[bool]:
+        """For each of ``names`` whether it is known for the horizon."""
+        return [number >= len(self.past) for number in range(len(self.names))]
+
+    def series(self, frame: pd.DataFrame) -> list[str]:
+        """The columns of ``frame`` that are forecast."""
+        return [str(name) for name in frame.columns if str(name) not in self.columns]
+
+    def forecast(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """``frame`` without its covariates."""
+        return frame.rename(columns=str)[self.series(frame)] if self.columns else frame
+
+    def select(self, frame: pd.DataFrame, series: Sequence[str], source: str) -> pd.DataFrame:
+        """New rows as the model reads them: what is forecast first, then the covariates, without rows to come.
+
+        Args:
+            frame: wide.
+            series: those of the model.
+            source: names the file in messages.
+
+        Raises:
+            InputError: a covariate is missing, or nothing to forecast is there.
+        """
+        if self == Covariates():
+            return frame
+        missing = [name for name in self.columns if name not in frame.columns]
+        if missing:
+            flag = "past" if missing[0] in self.past else "future"
+            raise InputError(
+                f"{source}: column {missing[0]!r} is missing, which training was given as --{flag}; add it, with "
+                "empty cells where it is unknown"
+            )
+        found = self.series(frame)
+        if self.listed:
+            found = [name for name in found if name in series]
+        if not found:
+            raise InputError(f"{source}: no column to forecast; the model forecasts {', '.join(map(repr, series[:8]))}")
+        return frame[found + self.columns].iloc[: self.history(frame, found)]
+
+    def history(self, frame: pd.DataFrame, series: Sequence[str]) -> int:
+        """How many rows of ``frame`` are history: those up to the last value that is not of a future covariate."""
+        if not self.future:
+            return len(frame)
+        measured = frame[[*series, *self.past]].notna().to_numpy().any(1)
+        return int(np.flatnonzero(measured)[-1]) + 1 if measured.any() else len(frame)
+
+    def ahead(self, frame: pd.DataFrame, series: Sequence[str]) -> pd.DataFrame | None:
+        """The future covariates in the rows of ``frame`` after its history; None without any such row."""
+        if not self.future:
+            return None
+        found = [name for name in self.series(frame) if not self.listed or name in series]
+        rows = frame.reindex(columns=list(self.future)).iloc[self.history(frame, found) :]
+        return rows if len(rows) else None
+
+    def require(self, future: pd.DataFrame | None, times: pd.DatetimeIndex, source: str) -> pd.DataFrame | None:
+        """The future covariates at ``times``, each of them known; None for a model without any.
+
+        Raises:
+            InputError: a row or a value is missing.
+        """
+        if not self.future:
+            return None
+        rows = self.at(future, times, source)
+        gaps = rows.isna()
+        if bool(gaps.to_numpy().any()):
+            columns = [name for name in self.future if bool(gaps[name].any())]
+            when = times[gaps.any(axis=1).to_numpy()]
+            shown = ", ".join(map(str, when[:MOST_SHOWN])) + (", ..." if len(when) > MOST_SHOWN else "")
+            raise InputError(
+                f"{source}: the forecast needs {', '.join(map(repr, columns))} for {times[0]} to {times[-1]}, and "
+                f"{len(when)} of the {len(times)} rows are missing ({shown}); give them in --future-csv or as rows "
+                "after the last measured one"
+            )
+        return rows
+
+    def at(self, future: pd.DataFrame | None, times: pd.DatetimeIndex, source: str) -> pd.DataFrame:
+        """The future covariates at ``times``, NaN where unknown.
+
+        Raises:
+            InputError: ``future`` has a time zone and ``times`` have none, or the other way round.
+        """
+        if future is None or future.empty:
+            return pd.DataFrame(np.nan, index=times, columns=list(self.future))
+        if (pd.DatetimeIndex(future.index).tz is None) != (times.tz is None):
+            which = (
+                "history has a time zone and the future covariates have none"
+                if times.tz is not None
+                else ("future covariates have a time zone and the history has none")
+            )
+            raise InputError(f"{source}: the {which}; convert one of them")
+        return future.rename(columns=str).reindex(index=times, columns=list(self.future)).astype(float)
+
+    def table(self, frame: pd.DataFrame, ahead: pd.DataFrame) -> np.ndarray:
+        """All covariates ``(rows + ahead rows, names)`` in their own units, NaN where unknown.
+
+        Args:
+            frame: the history.
+            ahead: future covariates in the rows after it.
+        """
+        values = np.full((len(frame) + len(ahead), len(self.names)), np.nan)
+        values[: len(frame), : len(self.columns)] = frame.reindex(columns=self.columns).to_numpy(dtype=np.float64)
+        values[len(frame) :, len(self.past) : len(self.columns)] = ahead.to_numpy(dtype=np.float64)
+        if self.holidays:
+            values[:, -1] = holiday_flags(self.holidays, frame.index.append(ahead.index))
+        return values
+
+
+@dataclass
+class Roles:
+    """A table whose columns have roles.
+
+    Attributes:
+        frame: the history: what is forecast, then past and future covariates.
+        ahead: the future covariates in the rows after it; None without any.
+        covariates: the names.
+        static: attributes ``(described, attributes)`` float32; None without any.
+    """
+
+    frame: pd.DataFrame
+    ahead: pd.DataFrame | None
+    covariates: Covariates
+    static: np.ndarray | None = None
+
+    @property
+    def series(self) -> list[str]:
+        """The columns that are forecast."""
+        return self.covariates.series(self.frame)
+
+    def joined(self, series: pd.DataFrame) -> pd.DataFrame:
+        """The whole table with ``series`` in the place of the columns that are forecast."""
+        return pd.concat([series, self.frame[self.covariates.columns]], axis=1) if self.covariates.columns else series
+
+    @property
+    def digest(self) -> str:
+        """Tells apart what the frame itself does not: attributes, and what is known ahead; empty without any."""
+        if self.static is None and self.ahead is None:
+            return ""
+        found = hashlib.sha256()
+        for part in (self.static, None if self.ahead is None else self.ahead.to_numpy(dtype=np.float64)):
+            found.update(b"" if part is None else np.ascontiguousarray(part).data)
+        return found.hexdigest()
+
+
+def assign(frame: pd.DataFrame, recipe: ForecastRecipe, source: str) -> Roles:
+    """Give the columns of a wide ``frame`` the roles that the recipe says.
+
+    Raises:
+        InputError: a column is not there or nothing is left to forecast; the country or the attributes cannot be used.
+    """
+    frame = frame.rename(columns=str)
+    names = list(frame.columns)
+    for flag in ("target", "past", "future"):
+        for name in getattr(recipe, flag):
+            if name not in names:
+                near = nearest(name, names)
+                hint = f"did you mean {near!r}?" if near else f"it has {', '.join(map(repr, names[:8]))}"
+                raise InputError(f"{source}: no numeric column {name!r}, which --{flag} names; {hint}")
+    informing = {*recipe.past, *recipe.future}
+    series = list(recipe.target) or [name for name in names if name not in informing]
+    if not series:
+        raise InputError(f"{source}: --past and --future name every column; leave at least one to forecast")
+    described, attributes, static = read_static(recipe.static, series) if recipe.static else ((), (), None)
+    covariates = Covariates(
+        past=tuple(recipe.past),
+        future=tuple(recipe.future),
+        holidays=recipe.holidays,
+        listed=bool(recipe.target),
+        described=described,
+        attributes=attributes,
+    )
+    if recipe.holidays:
+        holiday_flags(recipe.holidays, frame.index[:1])
+    if covariates.columns:
+        frame = frame[series].join(without_spikes(frame[covariates.columns], source))
+    ahead = covariates.ahead(frame, series)
+    rows = covariates.history(frame, series)
+    return Roles(frame[series + covariates.columns].iloc[:rows], ahead, covariates, static)
+
+
+def nearest(name: str, names: Sequence[str]) -> str | None:
+    """The one of ``names`` that is most like ``name``, whatever the case; None when none is."""
+    folded = {each.casefold(): each for each in names}
+    near = difflib.get_close_matches(name.casefold(), folded, n=1)
+    return folded[near[0]] if near else None
+
+
+def holiday_flags(code: str, index: pd.DatetimeIndex) -> np.ndarray:
+    """1 at the times of ``index`` whose local date is a holiday, else 0.
+
+    Args:
+        code: of a country, such as ``DE``, or of a part of it, such as ``US-CA``.
+        index: in the zone whose dates count.
+
+    Raises:
+        InputError: the library ``holidays`` is not installed, or does not know the country.
+    """
+    try:
+        import holidays
+    except ImportError:
+        raise InputError(f"--holidays {code}: needs the library holidays; pip install holidays") from None
+    days = index.tz_localize(None).normalize()
+    numbers, dates = pd.factorize(days)
+    country, _, part = code.partition("-")
+    try:
+        years = sorted({int(year) for year in pd.DatetimeIndex(dates).year})
+        calendar = holidays.country_holidays(country.upper(), subdiv=part.upper() or None, years=years)
+    except (NotImplementedError, KeyError, ValueError) as error:
+        raise InputError(
+            f"--holidays {code}: not known to the library holidays ({error}); give a country such as DE, or a part of "
+            "it such as US-CA"
+        ) from None
+    flags = np.array([pd.Timestamp(day).date() in calendar for day in dates], dtype=np.float64)
+    return flags[numbers]
+
+
+def read_static(path: str, series: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...], np.ndarray]:
+    """Attributes of series from a CSV: numbers standardised over ``series``, text as a 0/1 column per category.
+
+    Categories and scale are those of ``series``; other rows are kept for series that come later. A missing number is
+    the mean, a missing text is no category, and an attribute that is the same for all is left out.
+
+    Returns:
+        The names of the rows, those of the attributes, and the values ``(rows, attributes)`` float32.
+
+    Raises:
+        InputError: the file cannot be read, or lacks one of ``series``.
+    """
+    try:
+        table = pd.read_csv(path, dtype=str, sep=None, engine="python", encoding="utf-8-sig")
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror}); --static names a CSV") from error
+    except Exception as error:  # whatever the parser of pandas finds
+        reason = " ".join(str(error).split())[:200]
+        raise InputError(
+            f"{path}: is no CSV of attributes ({reason}); give series,attribute,... in its first row"
+        ) from None
+    if table.shape[1] < 2:
+        raise InputError(f"{path}: has {table.shape[1]} column; give the series in the first and attributes in others")
+    names = table.iloc[:, 0].astype(str).str.strip()
+    if names.duplicated().any():
+        raise InputError(f"{path}: series {names[names.duplicated()].iloc[0]!r} has two rows; keep one")
+    lacking = [name for name in series if name not in set(names)]
+    if lacking:
+        near = nearest(lacking[0], names.tolist())
+        hint = f"is it the row {near!r}?" if near else "add one, with empty cells where nothing is known"
+        raise InputError(f"{path}: no row for series {lacking[0]!r}; {hint}")
+    trained = names.isin(list(series)).to_numpy()
+    columns: dict[str, np.ndarray] = {}
+    for name in map(str, table.columns[1:]):
+        text = table[name].str.strip()
+        numbers = pd.to_numeric(text, errors="coerce").to_numpy(dtype=np.float64)
+        if np.isfinite(numbers[text.notna().to_numpy()]).all():
+            own = numbers[trained & np.isfinite(numbers)]
+            if len(own) and own.std() > 1e-9 * max(1.0, abs(own.mean())):
+                columns[name] = np.nan_to_num((numbers - own.mean()) / own.std())
+            continue
+        counts = text[trained].value_counts()
+        for category in counts.index[:MOST_CATEGORIES] if len(counts) > 1 else []:
+            columns[f"{name}={category}"] = (text == category).to_numpy(dtype=np.float64)
+    if not columns:
+        raise InputError(f"{path}: no attribute tells the series apart; leave --static out")
+    return tuple(names), tuple(columns), np.stack(list(columns.values()), 1).astype(np.float32)

@@ -1,0 +1,299 @@
+"""Covariates: data whose truth is known, what is not known, and that a model without them is as it was."""
+
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from mha_apps.errors import InputError
+from mha_apps.forecast import Forecaster
+from mha_apps.forecast.drivers import CovariateTable, accumulate, find_knots, gain, solve
+from mha_apps.forecast.ridge import accumulate as ridge_moments
+from mha_apps.forecast.ridge import solve as ridge_solve
+from mha_apps.forecast.trainer import make_inputs
+from mha_apps.forecast.windows import Windows, centre
+
+HORIZON = 8
+PLAIN = {"horizon": HORIZON, "look_back": 72, "attention": False, "trees": False}
+FLOOR = np.sqrt(2 / np.pi)  # mean absolute error of a forecast that knows all but unit noise
+
+
+def driven(effect=lambda c: 3 * c, rows=1200, seed=0, start="2024-01-01"):
+    """A daily cycle, the effect of something unpredictable, and noise of deviation 1; ``n`` has no effect."""
+    rng = np.random.default_rng(seed)
+    c = rng.normal(size=rows)
+    y = 5 * np.sin(2 * np.pi * np.arange(rows) / 24) + effect(c) + rng.normal(size=rows)
+    return pd.DataFrame({"y": y, "c": c, "n": rng.normal(size=rows)}, pd.date_range(start, periods=rows, freq="h"))
+
+
+def error_of(frame, **roles):
+    """The backtest's mean absolute error of ``y``, in its own unit, and the forecaster."""
+    forecaster = Forecaster(**PLAIN, **roles).fit(frame)
+    return forecaster.backtest().series.loc["y", "mae model"], forecaster
+
+
+@pytest.fixture(scope="module")
+def known():
+    return Forecaster(**PLAIN, future=("c",)).fit(driven()[["y", "c"]])
+
+
+# What covariates are worth ---------------------------------------------------------------------------------------
+
+
+def test_what_nobody_can_foretell_counts_only_when_it_is_known_ahead():
+    frame = driven()[["y", "c"]]
+    alone, _ = error_of(frame[["y"]])
+    past, _ = error_of(frame, past=("c",))
+    future, _ = error_of(frame, future=("c",))
+    without_effect, _ = error_of(frame[["y"]].sub(3 * frame["c"], axis=0))
+    assert alone > 3 * FLOOR
+    assert past == pytest.approx(alone, rel=0.01)
+    assert future < 1.02 * without_effect < 1.2 * FLOOR
+
+
+@pytest.mark.parametrize(
+    ("effect", "shape"),
+    [
+        (lambda c: 4 * np.abs(c - 0.3), "bent"),
+        (lambda c: 3 * np.roll(c, 2) + np.convolve(c, [0, 0, 0, 1, 1, 1])[: len(c)], "straight"),
+    ],
+    ids=["bends", "comes late"],
+)
+def test_an_effect_that_bends_or_comes_late_is_found(effect, shape):
+    found, forecaster = error_of(driven(effect)[["y", "c"]], future=("c",))
+    assert found < 1.2 * FLOOR
+    assert all(block["kept"] and block["shape"] == shape for block in forecaster.facts_["linear"]["drivers"])
+
+
+def test_an_effect_that_the_clock_changes_is_found():
+    frame = driven(lambda c: 4 * c * np.cos(2 * np.pi * (np.arange(len(c)) % 24) / 24))[["y", "c"]]
+    found, _ = error_of(frame, future=("c",))
+    assert found < 1.2 * FLOOR
+
+
+def test_noise_is_not_kept_and_costs_nothing():
+    frame = driven()
+    alone, _ = error_of(frame[["y"]])
+    noise, forecaster = error_of(frame[["y", "n"]], future=("n",))
+    assert not any(block["kept"] for block in forecaster.facts_["linear"]["drivers"])
+    assert noise < 1.01 * alone
+    with_it, _ = error_of(frame, future=("c", "n"))
+    without, _ = error_of(frame[["y", "c"]], future=("c",))
+    assert with_it < 1.01 * without
+
+
+def test_a_past_covariate_that_leads_helps():
+    frame = driven(lambda c: 3 * np.roll(c, HORIZON))[["y", "c"]]
+    frame["c"] = frame["c"].rolling(4, min_periods=1).mean()  # what leads is smooth, as real things are
+    frame["y"] = 3 * np.roll(frame["c"], HORIZON) + 0.3 * np.random.default_rng(1).normal(size=len(frame))
+    alone, _ = error_of(frame[["y"]])
+    past, _ = error_of(frame, past=("c",))
+    assert past < 0.85 * alone
+
+
+def test_covariates_inform_more_series_than_can_inform_each_other(monkeypatch):
+    monkeypatch.setattr("mha_apps.forecast.cross.MOST_CHANNELS", 2)
+    rng = np.random.default_rng(2)
+    rows, series = 600, 3
+    lead = pd.Series(rng.normal(size=rows)).rolling(4, min_periods=1).mean().to_numpy()
+    known = rng.normal(size=rows)
+    size = rng.uniform(1, 3, series)
+    values = size * (np.roll(lead, 6)[:, None] + known[:, None]) + 0.2 * rng.normal(size=(rows, series))
+    frame = pd.DataFrame(values, pd.date_range("2024", periods=rows, freq="h"), [f"s{k}" for k in range(series)])
+    frame["lead"], frame["known"] = lead, known
+    small = PLAIN | {"horizon": 6, "look_back": 24}
+    errors = {}
+    for name, roles in {
+        "none": {},
+        "past": {"past": ("lead",)},
+        "both": {"past": ("lead",), "future": ("known",)},
+    }.items():
+        used = frame.drop(columns=[each for each in ("lead", "known") if each not in str(roles)])
+        fitted = Forecaster(**small, **roles).fit(used)
+        errors[name] = fitted.backtest().metrics["mae"]
+    assert errors["past"] < 0.97 * errors["none"]
+    assert errors["both"] < 0.6 * errors["past"]
+
+
+# The regression against what it should be -------------------------------------------------------------------------
+
+
+def test_weights_are_those_of_a_regression_of_residuals_on_innovations():
+    rng = np.random.default_rng(0)
+    look_back, horizon, rows = 12, 3, 400
+    c = rng.normal(size=(rows + horizon, 1))
+    y = 2 * c[:rows] + rng.normal(size=(rows, 1))
+    y[50:60] = np.nan
+    windows = Windows(y, look_back=look_back, horizon=horizon)
+    table = CovariateTable(
+        c, known=[True], columns=1, knots=find_knots(c), waves=None, look_back=look_back, horizon=horizon, trailing=4
+    )
+    base = 0.1 * torch.from_numpy(rng.normal(size=(look_back, horizon)))
+    origins = torch.arange(20, 380)
+    moments = accumulate(windows, table, base, origins, [(0, horizon)], trailing=4)
+    found = solve(moments, penalty=1e-9, use=torch.tensor([True] + [False] * (len(table.bent) - 1)))[0, 0, 0]
+
+    def left_over(of):
+        past, future = of.every_series(origins)
+        z, _, level = centre(past.double(), 4)
+        return (future.double() - level - z @ base)[:, 0].flatten().numpy()
+
+    e, r = left_over(table.windows), left_over(windows)
+    seen = np.isfinite(r)
+    expected = e[seen] @ r[seen] / (e[seen] @ e[seen])
+    assert float(found) == pytest.approx(expected, rel=1e-4)
+    weights = torch.zeros_like(moments.cross)
+    weights[0, 0, 0] = expected
+    share = 1 - ((r[seen] - expected * e[seen]) ** 2).sum() / (r[seen] ** 2).sum()
+    assert float(gain(moments, weights)[0]) == pytest.approx(share, rel=1e-4)
+
+
+def test_innovations_leave_nothing_of_a_covariate_that_its_past_tells():
+    rows, horizon, look_back = 600, 4, 48
+    c = np.sin(2 * np.pi * np.arange(rows + horizon) / 24)[:, None]
+    windows = Windows(c[:rows], look_back=look_back, horizon=horizon)
+    origins = torch.arange(100, 500)
+    map_ = ridge_solve(ridge_moments(windows, origins, trailing=24), look_back=look_back, penalty=1e-6)
+    table = CovariateTable(
+        c, known=[True], columns=1, knots=find_knots(c), waves=None, look_back=look_back, horizon=horizon, trailing=24
+    )
+    assert float(table.innovations(origins, map_)[:, 0].abs().max()) < 1e-3
+
+
+def test_series_that_share_their_moments_are_solved_as_each_alone(monkeypatch):
+    rng = np.random.default_rng(3)
+    c = rng.normal(size=(300, 1))
+    y = c[:297] * [1.0, -2.0] + 0.1 * rng.normal(size=(297, 2))
+    windows = Windows(y, look_back=8, horizon=3)
+    table = CovariateTable(
+        c, known=[True], columns=1, knots=find_knots(c), waves=None, look_back=8, horizon=3, trailing=4
+    )
+    base = torch.zeros(8, 3, dtype=torch.float64)
+    made = []
+    for most in (10**9, 0):
+        monkeypatch.setattr("mha_apps.forecast.drivers.MOST_GRAM", most)
+        moments = accumulate(windows, table, base, torch.arange(30, 290), [(0, 3)], trailing=4)
+        weights = solve(moments, penalty=0.01, use=torch.ones_like(table.bent))
+        made.append((weights, gain(moments, weights)))
+    torch.testing.assert_close(made[0], made[1], rtol=1e-6, atol=1e-9)
+
+
+# What is known ahead ----------------------------------------------------------------------------------------------
+
+
+def test_a_forecast_follows_what_is_known_ahead(known):
+    times = pd.date_range(driven().index[-1], periods=HORIZON + 1, freq="h")[1:]
+    base = pd.DataFrame({"c": np.zeros(HORIZON)}, times)
+    jump = base.copy()
+    jump.iloc[3] = 1.0
+    difference = known.predict(future=jump)["mean"] - known.predict(future=base)["mean"]
+    assert difference.iloc[3] == pytest.approx(3, abs=0.2)
+    assert difference.drop(index=3).abs().max() < 0.3
+
+
+def test_what_is_missing_ahead_is_named_with_its_first_timestamps(known):
+    times = pd.date_range(driven().index[-1], periods=HORIZON + 1, freq="h")[1:]
+    with pytest.raises(InputError, match=rf"needs 'c' .* {HORIZON} of the {HORIZON} rows are missing \({times[0]}, "):
+        known.predict()
+    some = pd.DataFrame({"c": np.zeros(HORIZON)}, times)
+    some.iloc[[2, 5]] = np.nan
+    with pytest.raises(InputError, match=rf"2 of the {HORIZON} rows are missing \({times[2]}, {times[5]}\)"):
+        known.predict(future=some)
+    with pytest.raises(InputError, match="column 'c' is missing; give 'c'"):
+        known.predict(future=some.rename(columns={"c": "d"}))
+    with pytest.raises(InputError, match="time zone"):
+        known.predict(future=some.tz_localize("UTC"))
+
+
+def test_rows_of_the_future_in_the_frame_are_no_history():
+    frame = driven()[["y", "c"]]
+    longer = frame.copy()
+    longer.iloc[-HORIZON:, 0] = np.nan
+    history = frame.iloc[:-HORIZON]
+    with_rows = Forecaster(**PLAIN, future=("c",)).fit(longer)
+    without = Forecaster(**PLAIN, future=("c",)).fit(history)
+    ahead = frame[["c"]].iloc[-HORIZON:]
+    table = with_rows.predict()
+    assert table["ds"].iloc[0] == ahead.index[0]
+    pd.testing.assert_frame_equal(table, without.predict(future=ahead), check_exact=True)
+    pd.testing.assert_frame_equal(table, without.predict(longer), check_exact=True)
+    assert with_rows.backtest().metrics == without.backtest(longer).metrics
+
+
+def test_a_saved_forecaster_knows_the_same_to_the_bit(tmp_path):
+    frame = driven()
+    frame.iloc[-HORIZON:, [0, 2]] = np.nan
+    forecaster = Forecaster(**PLAIN, past=("n",), future=("c",)).fit(frame)
+    loaded = Forecaster.load(forecaster.save(tmp_path / "saved"))
+    pd.testing.assert_frame_equal(loaded.predict(), forecaster.predict(), check_exact=True)
+    assert loaded.backtest(frame).metrics == forecaster.backtest().metrics
+    assert loaded.get_params() == forecaster.get_params()
+
+
+def test_an_update_brings_rows_and_what_is_known_after_them():
+    frame = driven()[["y", "c"]]
+    forecaster = Forecaster(**PLAIN, future=("c",)).fit(frame.iloc[:-60])
+    newer = frame.iloc[-100:].copy()
+    newer.iloc[-HORIZON:, 0] = np.nan
+    table = forecaster.update(newer).predict()
+    assert table["ds"].iloc[0] == frame.index[-HORIZON]
+    assert np.abs(table["mean"].to_numpy() - frame["y"].iloc[-HORIZON:].to_numpy()).mean() < 2 * FLOOR
+
+
+def test_a_covariate_that_is_missing_in_the_past_is_no_obstacle():
+    frame = driven()[["y", "c"]]
+    frame.iloc[200:260, 1] = np.nan
+    frame.iloc[::17, 1] = np.nan
+    found, forecaster = error_of(frame, future=("c",))
+    assert found < 1.5 * FLOOR
+    assert np.isfinite(forecaster.backtest().metrics["mae"])
+
+
+def test_every_origin_of_a_table_is_forecast_as_if_it_were_the_last(known):
+    frame = driven()[["y", "c"]]
+    row = 900
+    table = known.predict(frame.iloc[:row], future=frame[["c"]].iloc[row : row + HORIZON])
+    inputs = make_inputs(known.model_, frame)
+    linear = inputs.batch(torch.tensor([row]))
+    point = (linear["linear"] + linear["level"])[0].double().numpy()
+    np.testing.assert_allclose(inputs.scaler.backward(point, axis=0)[0], table["mean"], rtol=1e-4)
+
+
+# Roles ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("roles", "message"),
+    [
+        ({"future": ("C",)}, "no numeric column 'C', which --future names; did you mean 'c'"),
+        ({"target": ("zz",)}, "no numeric column 'zz', which --target names; it has 'y', 'c', 'n'"),
+        ({"past": ("c",), "future": ("c",)}, "--past and --future: 'c' is named twice"),
+        ({"past": ("c", "c")}, "--past: 'c' is named twice"),
+        ({"past": ("y", "c"), "future": ("n",)}, "leave at least one to forecast"),
+        ({"past": tuple(f"p{k}" for k in range(65))}, "65 columns, and 64 are the most"),
+    ],
+)
+def test_roles_that_cannot_be_are_one_line(roles, message):
+    with pytest.raises(InputError, match=message):
+        Forecaster(**PLAIN, **roles).fit(driven(rows=300))
+
+
+def test_only_targets_are_forecast_and_scored():
+    frame = driven()
+    forecaster = Forecaster(**PLAIN, target=("y",), future=("c",)).fit(frame)
+    assert forecaster.model_.series == ["y"]
+    table = forecaster.predict(frame, future=frame[["c"]].shift(HORIZON, freq="h"))
+    assert set(table["unique_id"]) == {"y"}
+    assert forecaster.backtest().series.index.tolist() == ["y"]
+    with pytest.raises(InputError, match="no column to forecast; the model forecasts 'y'"):
+        forecaster.predict(frame[["c", "n"]])
+    with pytest.raises(InputError, match="column 'c' is missing, which training was given as --future"):
+        forecaster.predict(frame[["y"]])
+
+
+def test_a_series_that_training_did_not_know_is_forecast_with_the_covariates(known):
+    frame = driven()[["y", "c"]]
+    table = known.predict(frame.rename(columns={"y": "other"}), future=frame[["c"]].shift(HORIZON, freq="h"))
+    assert set(table["unique_id"]) == {"other"}
+    assert np.isfinite(table["mean"]).all()
