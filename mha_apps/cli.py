@@ -253,8 +253,21 @@ class ForecastTrain(Train):
 
     def run(self) -> Answer:
         from mha_apps.forecast import train
+        from mha_apps.forecast.report import GAIN, components, learned
 
-        return self.trained(train, self.recipe)
+        answer = self.trained(train, self.recipe)
+        found = answer.data
+        plan, gains = found["plan"], components(found)
+        lines = textwrap.wrap(
+            f"{len(found['series'])} series; the rows {plan['train'][0]:,} to {plan['train'][1]:,} taught, those up to "
+            f"{plan['validation'][1]:,} decided, and those up to {plan['calibration'][1]:,} calibrated the intervals. "
+            + learned(found),
+            100,
+        )
+        if len(gains):
+            lines += ["", GAIN, gains.to_string()]
+        lines += ["", f"run: {found['run']}", f"report: {found['report']}"]
+        return Answer(found, "\n".join(lines))
 
 
 @dataclass(kw_only=True)

@@ -12,7 +12,7 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from mha_apps.errors import InputError, warn
+from mha_apps.errors import InputError, collected, warn
 from mha_apps.training import Run
 
 from .baselines import last_value, seasonal_naive
@@ -103,14 +103,8 @@ def examine(
         raise InputError(
             f"{source}: the data of the run is not there any more; say where it is, as backtest RUN CSV does"
         )
-    frame = load_frame(source, recipe).rename(columns=str)
-    frame, _ = rows_of(model, without_spikes(frame[known_of(model, frame, source)], source), source)
-    start = first_unseen(model, frame, source, "give newer rows or train with --holdout 0.2")
-    scored = model.covariates.forecast(frame)
-    silent = ~np.isfinite(scored.to_numpy(dtype=np.float64)[start:]).any(0)
-    if silent.any():
-        names = named(map(str, scored.columns[silent]))
-        warn(f"{source}: {names} without a value from {frame.index[start]} on, so there is nothing to score it by")
+    with collected() as told:
+        frame, start = _rows_to_score(run, model, load_frame(source, recipe), source, told=csv is None)
     whole = after_tail(model, frame)
     result = evaluate(model, whole, start + len(whole) - len(frame), trees=trees)
     if plots:
@@ -119,8 +113,29 @@ def examine(
         rows = tail_of(final)
         # What is not known ahead is taken to be what its past says; predict asks for it.
         table = forecast_frame(final, rows, levels=(80, 95), ahead=ahead_of(final), strict=False)
-        write_report(run, forecasts=draw(rows[final.series], table, final.horizon), found=result)
+        forecasts = draw(rows[final.series], table, final.horizon)
+        write_report(run, forecasts=forecasts, found=result, warnings=told)
     return result
+
+
+def _rows_to_score(
+    run: Run, model: ForecastModel, frame: pd.DataFrame, source: str, *, told: bool
+) -> tuple[pd.DataFrame, int]:
+    """The series of the run in ``frame``, and the first row that its training did not see.
+
+    What is odd about them is told in warnings; with ``told`` what training warned of too.
+    """
+    for warning in run.summary().get("warnings", []) if told else []:
+        warn(warning)
+    frame = frame.rename(columns=str)
+    frame, _ = rows_of(model, without_spikes(frame[known_of(model, frame, source)], source), source)
+    start = first_unseen(model, frame, source, "give newer rows or train with --holdout 0.2")
+    scored = model.covariates.forecast(frame)
+    silent = ~np.isfinite(scored.to_numpy(dtype=np.float64)[start:]).any(0)
+    if silent.any():
+        names = named(map(str, scored.columns[silent]))
+        warn(f"{source}: {names} without a value from {frame.index[start]} on, so there is nothing to score it by")
+    return frame, start
 
 
 def first_unseen(model: ForecastModel, frame: pd.DataFrame, source: str, remedy: str) -> int:

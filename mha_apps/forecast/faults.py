@@ -139,7 +139,9 @@ def _unit_change(values: np.ndarray) -> tuple[int, float] | None:
     split = int(np.argmax(score)) + 1
     before, after = magnitudes[:split], magnitudes[split:]
     factor = float(np.median(after) / np.median(before))
-    if 1 / UNIT < factor < UNIT:
+    # Growth has split into two halves, too; a unit changes from one row to the next.
+    at_once = float(np.median(after[:UNIT_ROWS]) / np.median(before[-UNIT_ROWS:]))
+    if any(1 / UNIT < size < UNIT for size in (factor, at_once)):
         return None
     small, large = (before, after) if factor > 1 else (after, before)
     if np.quantile(small, 0.98) > np.quantile(large, 0.02):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,16 +16,21 @@ from mha_apps.training.report import COLOURS
 if TYPE_CHECKING:
     from .backtest import Backtest
 
-__all__ = ["plot_steps", "write_report"]
+__all__ = ["components", "learned", "plot_steps", "write_report"]
+
+GAIN = "Gain of each component: the share of the error that it takes away (+) or adds (-)"
 
 
-def write_report(run: Run, *, forecasts: dict[str, Figure], found: Backtest | None = None) -> Path:
+def write_report(
+    run: Run, *, forecasts: dict[str, Figure], found: Backtest | None = None, warnings: Sequence[str] = ()
+) -> Path:
     """Write ``report.html`` into the run.
 
     Args:
         run: a run whose training has ended.
         forecasts: a figure per series, the forecast after the last row.
         found: what a backtest found, when there was one.
+        warnings: of the backtest; those of the training are in the run.
     """
     summary = run.summary()
     if "plan" not in summary:
@@ -32,10 +38,12 @@ def write_report(run: Run, *, forecasts: dict[str, Figure], found: Backtest | No
     plan = summary["plan"]
     recipe = run.config["recipe"]
     report = Report(f"Forecast of {Path(recipe['csv']).name}, {recipe['horizon']} rows ahead")
-    report.heading("What was learned").text(_learned(summary))
-    report.table(
-        _components(summary), "Gain of each component on rolling folds of the training rows and on validation."
-    )
+    if told := list(dict.fromkeys([*summary.get("warnings", []), *warnings])):
+        report.heading("What is odd about the data")
+        for warning in told:
+            report.text(warning)
+    report.heading("What was learned").text(learned(summary))
+    report.table(components(summary), f"{GAIN}, on rolling folds of the training rows and on validation.")
     report.text(
         f"Windows of {plan['look_back']} rows were cut from rows {plan['train'][0]} to {plan['train'][1]} to train; "
         f"rows up to {plan['validation'][1]} decided, rows up to {plan['calibration'][1]} calibrated the intervals."
@@ -47,10 +55,13 @@ def write_report(run: Run, *, forecasts: dict[str, Figure], found: Backtest | No
     report.heading("What comes next")
     for name, figure in forecasts.items():
         report.figure(figure, f"{name}: history, median and intervals.")
+    settings = {name.replace("_", " "): str(value) for name, value in recipe.items()}
+    report.heading("Recipe").table(pd.DataFrame({"value": settings}))
     return report.write(run.path / "report.html")
 
 
-def _learned(summary: dict[str, Any]) -> str:
+def learned(summary: dict[str, Any]) -> str:
+    """What training chose, and why, in a few sentences."""
     plan, chosen = summary["plan"], summary["linear"]
     period = f"a period of {plan['period']} rows" if plan["period"] > 1 else "no period"
     helped = any(block["kept"] for block in chosen.get("cross", []))
@@ -59,13 +70,13 @@ def _learned(summary: dict[str, Any]) -> str:
         verdict = "The attention path was not trained."
     elif attention["kept"]:
         verdict = (
-            f"The attention path lowers the absolute error on validation by {attention['relative_gain']:.1%}, which "
-            "the folds confirm, and takes part."
+            f"The attention path gains {attention['relative_gain']:+.2%} on validation, which the folds confirm, and "
+            "takes part."
         )
     else:
         verdict = (
-            f"The attention path changes the absolute error on validation by {-attention['relative_gain']:+.2%}; that "
-            "did not hold up, so it takes no part and the forecast is the linear one."
+            f"The attention path gains {attention['relative_gain']:+.2%} on validation; that did not hold up, so it "
+            "takes no part and the forecast does without it."
         )
     return (
         f"Autocorrelation confirms {period}. The linear path is a ridge with penalty {chosen['penalty']:g}; "
@@ -73,7 +84,8 @@ def _learned(summary: dict[str, Any]) -> str:
     )
 
 
-def _components(summary: dict[str, Any]) -> pd.DataFrame:
+def components(summary: dict[str, Any]) -> pd.DataFrame:
+    """The gains of each component in every round that it was judged in, as text, and whether it takes part."""
     rows: dict[str, list[float]] = {}
     kept: dict[str, str] = {}
     for block in summary["linear"].get("cross", []):

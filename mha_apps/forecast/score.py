@@ -1,6 +1,9 @@
 """What is odd in new rows: values outside what was forecast for them, sensors that are stuck, and drift.
 
 Every row is held against the forecast that was made one step before it, with intervals that adapt as in operation.
+A value far outside is taken as missing by the forecasts after it, as a fault would spoil them and flag the good values
+that follow; its interval does not learn from it either. Where most of the latest values are far outside it is not the
+sensor's values that are wrong but the forecast: the level has shifted, and they count again.
 """
 
 from __future__ import annotations
@@ -16,15 +19,29 @@ import torch
 from mha_apps.errors import InputError
 from mha_apps.training import Run
 
+from .conformal import Calibration, scores
 from .engine import forecast_origins
+from .inputs import Inputs
+from .limits import bound
 from .model import LEVELS, ForecastModel
-from .predict import after_tail, calibration_of, free_values, load_model, rows_of, rows_to_continue
-from .recipe import ForecastRecipe
-from .trainer import align, load_frame, make_inputs
+from .predict import (
+    after_tail,
+    calibration_of,
+    free_values,
+    known_of,
+    load_model,
+    load_rows,
+    rows_of,
+    rows_to_continue,
+)
+from .trainer import align, make_inputs
 
-__all__ = ["alert", "parse_alert", "score", "score_frame"]
+__all__ = ["alert", "one_step_ahead", "parse_alert", "score", "score_frame"]
 
-MOST_ROWS_SHOWN = 200
+FAR = 1.0  # 80% half-widths beyond the 95% interval: 3.2 deviations of a normal error
+LATEST = 8  # values of a sensor
+SHIFTED = 5  # of the latest values far outside: it is no fault of single values
+FEW, MANY = 8, 256  # origins forecast at a time: few where values are taken as missing
 STUCK = 12  # equal values in a row, and four times as many as ever before
 DRIFT_WINDOW = 200  # rows over which errors are averaged
 DRIFT = 1.5  # 80% half-widths: a mean error that one row rarely has
@@ -40,18 +57,17 @@ def score(run: Run | str | Path, csv: str | Path) -> dict[str, Any]:
 
     Returns:
         JSON-able: ``scored`` values, ``first`` and ``last`` row; ``sensors`` with the shares outside their 80% and 95%
-        intervals and the drift in half-widths of the 80% interval; ``outside``, the values outside the 95% interval,
-        the furthest first and at most 200; ``stuck``, the stretches without any change.
+        intervals and the drift in half-widths of the 80% interval; ``outside``, all values outside the 95% interval,
+        the furthest first; ``stuck``, the stretches without any change. Values of a meter are what it rose by.
 
     Raises:
         InputError: the CSV cannot be used, or no sensor of the run is in it.
     """
     run, model = load_model(run)
-    frame, _ = rows_of(model, load_frame(csv, run.recipe(ForecastRecipe)), str(csv))
-    known = [name for name in frame.columns if name in model.series]
-    if not known:
-        raise InputError(f"{csv}: none of its columns is a sensor of the run; it has {', '.join(model.series[:8])}")
-    return score_frame(model, frame[known + model.covariates.columns], str(csv))
+    frame = load_rows(run, model, csv).rename(columns=str)
+    known = known_of(model, frame, str(csv))
+    frame, _ = rows_of(model, frame[known], str(csv))
+    return score_frame(model, frame, str(csv))
 
 
 def score_frame(model: ForecastModel, frame: pd.DataFrame, source: str = "the frame") -> dict[str, Any]:
@@ -63,14 +79,11 @@ def score_frame(model: ForecastModel, frame: pd.DataFrame, source: str = "the fr
     frame = align(model, whole)
     inputs = make_inputs(model, frame)
     frame = model.covariates.forecast(frame)
-    lead = min(start, model.horizon)
-    origins = torch.arange(start - lead, len(frame))
-    raw, target = forecast_origins(model, inputs, origins)
-    followed = calibration_of(model, inputs).follow(raw, target)[lead:, :, 0]  # one step ahead
-    forecast = inputs.scaler.backward(followed.numpy(), axis=1)
     times, values = frame.index[start:], frame.to_numpy(dtype=np.float64)[start:]
     if not np.isfinite(values).any():
         raise InputError(f"{source}: no value from {times[0]} on; give rows with readings")
+    lead = min(start, model.horizon)  # the intervals follow these rows first
+    forecast = one_step_ahead(model, inputs, frame, start - lead)[lead:]
     low, high = forecast[..., 1], forecast[..., 5]
     half = np.maximum((forecast[..., 4] - forecast[..., 2]) / 2, 1e-12)
     distance = np.maximum(low - values, values - high) / half  # NaN where nothing was read
@@ -107,9 +120,65 @@ def score_frame(model: ForecastModel, frame: pd.DataFrame, source: str = "the fr
         "last": str(times[-1]),
         "outside_count": len(outside),
         "sensors": sensors,
-        "outside": outside[:MOST_ROWS_SHOWN],
+        "outside": outside,
         "stuck": stuck,
     }
+
+
+def one_step_ahead(model: ForecastModel, inputs: Inputs, frame: pd.DataFrame, start: int) -> np.ndarray:
+    """Forecasts of the rows of ``frame`` from ``start`` on, each made one row before it.
+
+    Values far outside their interval are taken as missing in ``inputs`` while they are few; see the module's first
+    lines.
+
+    Args:
+        model: the model.
+        inputs: over ``frame``.
+        frame: as :func:`mha_apps.forecast.trainer.align` puts it.
+        start: the first row.
+
+    Returns:
+        ``(rows - start, series, 6)`` in the sensors' own units, within their bounds.
+    """
+    names = [str(name) for name in frame.columns]
+    table, before = inputs.windows.table, inputs.windows.look_back
+    calibration = calibration_of(model, inputs)
+    calibration = Calibration(calibration.offset[:, :1], calibration.pace[:, :1])
+    real = torch.tensor(frame.to_numpy(dtype=np.float64))
+    found = torch.empty(len(frame) - start, len(names), 6, dtype=torch.float64)
+    latest: list[list[int]] = [[] for _ in names]  # rows of the latest values of each sensor, negative if far outside
+    row, size = start, FEW
+    while row < len(frame):
+        origins = torch.arange(row, min(row + size, len(frame)))
+        raw, target = forecast_origins(model, inputs, origins)
+        size = min(2 * size, MANY)
+        for number, row in enumerate(origins.tolist()):
+            step = raw[number, :, :1]
+            units = inputs.scaler.backward(calibration.apply(step)[:, 0].numpy(), axis=0)
+            forecast = torch.from_numpy(bound(model, names, units[:, None], rises=True)[:, 0])
+            found[row - start] = forecast
+            value = real[row]
+            half = ((forecast[:, 4] - forecast[:, 2]) / 2).clamp_min(1e-12)
+            far = torch.maximum(forecast[:, 1] - value, value - forecast[:, 5]) > FAR * half
+            changed = False
+            truth = target[number, :, :1].clone()
+            for column in torch.isfinite(value).nonzero()[:, 0].tolist():
+                latest[column] = [*latest[column][1 - LATEST :], -row if far[column] else row]
+                if not far[column]:
+                    continue
+                rows = [-place for place in latest[column] if place < 0]
+                if len(rows) < SHIFTED:
+                    table[column, before + row], truth[column] = torch.nan, torch.nan
+                else:
+                    scaled = inputs.scaler.forward(real[rows].numpy())[:, column]
+                    table[column, before + torch.tensor(rows)] = torch.from_numpy(scaled).to(table.dtype)
+                changed = True
+            calibration.learn(scores(step, truth), calibration.offset)
+            if changed:
+                size = FEW
+                break
+        row += 1
+    return found.numpy()
 
 
 def _stuck(series: pd.Series, start: int) -> list[dict[str, Any]]:

@@ -250,7 +250,8 @@ def _header(lines: Lines, dialect: Dialect, rows: dict[int, list[str]], skip: in
     if not plain:
         plain, dialect.comment_mark = rows, None
     body = [row for i, row in plain.items() if i >= skip and any(row)]
-    tail = body[len(body) // 3 :] or body or list(rows.values())
+    named = len(body) == 2 and _wordy(body[0]) and not _wordy(body[1])  # one row below its names
+    tail = body[1 if named else len(body) // 3 :] or body or list(rows.values())
     widths = Counter(len(row) for row in tail)
     width = max(widths, key=lambda w: (widths[w], w))
     profile = _profile([row for row in tail if len(row) == width][-120:], width)

@@ -144,3 +144,12 @@ def test_every_step_is_found_again_also_with_a_gap(freq: str, zone: str | None) 
     assert frame.index.freq == index.freq
     assert frame["v"].isna().sum() == 3
     assert report.step == index.freqstr
+
+
+@pytest.mark.parametrize("header", ["time,temp,flow", "time,a,b", "Date;Temp;Flow"])
+def test_a_single_row_keeps_the_names_above_it(tmp_path, header):
+    path = tmp_path / "row.csv"
+    path.write_text(f"{header}\n2024-01-11 20:00:00,8.9,18\n".replace(",", header[4]))
+    frame, _ = read_sensor_csv(path, freq="h", layout="wide")
+    assert [*frame.columns] == header.split(header[4])[1:]
+    assert frame.to_numpy().tolist() == [[8.9, 18.0]]
