@@ -278,6 +278,8 @@ class ForecastPredict(Verb):
     """The run folder that `forecast train` made."""
     csv: Annotated[Positional[str | None], tyro.conf.arg(metavar="CSV")] = None
     """Newer rows to continue from; the end of the training data when not given."""
+    future_csv: str | None = None
+    """What is known of the columns that training was given as --future, in the rows to forecast."""
     levels: tuple[int, ...] = (80, 95)
     """Intervals to give, in percent: 80, 95 or both."""
     alert: str | None = None
@@ -288,10 +290,11 @@ class ForecastPredict(Verb):
     def run(self) -> Answer:
         from mha_apps.forecast import alert, predict
 
-        _require_output(self.out, (".csv", ".json"), [self.csv or ""])
+        _require_output(self.out, (".csv", ".json"), [self.csv or "", self.future_csv or ""])
         if self.alert is not None:
-            return _table(alert(self.folder, self.csv, self.alert), self.out)
-        return _table(predict(self.folder, self.csv, levels=self.levels), self.out or self.folder / "forecast.csv")
+            return _table(alert(self.folder, self.csv, self.alert, future=self.future_csv), self.out)
+        table = predict(self.folder, self.csv, future=self.future_csv, levels=self.levels)
+        return _table(table, self.out or self.folder / "forecast.csv")
 
 
 @dataclass(kw_only=True)

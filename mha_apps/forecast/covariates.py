@@ -295,7 +295,10 @@ def read_static(path: str, series: Sequence[str]) -> tuple[tuple[str, ...], tupl
         InputError: the file cannot be read, or lacks one of ``series``.
     """
     try:
-        table = pd.read_csv(path, dtype=str, sep=None, engine="python", encoding="utf-8-sig")
+        with open(path, encoding="utf-8-sig") as file:
+            header = file.readline()
+        delimiter = max(",;\t|", key=header.count)
+        table = pd.read_csv(path, dtype=str, sep=delimiter, encoding="utf-8-sig", keep_default_na=False, na_values=[""])
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}); --static names a CSV") from error
     except Exception as error:  # whatever the parser of pandas finds

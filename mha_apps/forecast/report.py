@@ -78,9 +78,19 @@ def learned(summary: dict[str, Any]) -> str:
             f"The attention path gains {attention['relative_gain']:+.2%} on validation; that did not hold up, so it "
             "takes no part and the forecast does without it."
         )
+    told = summary.get("covariates")
+    if told is None:
+        helpers = f"the series {'help each other' if helped else 'do not help each other'}"
+    else:
+        ahead = any(block["kept"] for block in chosen.get("drivers", []))
+        helpers = "; ".join(
+            [f"the past of the covariates and of the other series {'helps' if helped else 'does not help'}"]
+            * bool(chosen.get("cross"))
+            + [f"what is known ahead {'helps' if ahead else 'does not help'}"] * bool(chosen.get("drivers"))
+        )
     return (
         f"Autocorrelation confirms {period}. The linear path is a ridge with penalty {chosen['penalty']:g}; "
-        f"the series {'help each other' if helped else 'do not help each other'}. {verdict}"
+        f"{helpers or 'attributes of the series are for trees and attention alone'}. {verdict}"
     )
 
 
@@ -88,8 +98,12 @@ def components(summary: dict[str, Any]) -> pd.DataFrame:
     """The gains of each component in every round that it was judged in, as text, and whether it takes part."""
     rows: dict[str, list[float]] = {}
     kept: dict[str, str] = {}
+    for block in summary["linear"].get("drivers", []):
+        name = f"what is known ahead, steps {block['steps'][0]} to {block['steps'][1]}"
+        rows[name], kept[name] = list(block["gains"]), "yes" if block["kept"] else "no"
+    others = "past of covariates and channels" if summary.get("covariates") else "other channels"
     for block in summary["linear"].get("cross", []):
-        name = f"other channels, steps {block['steps'][0]} to {block['steps'][1]}"
+        name = f"{others}, steps {block['steps'][0]} to {block['steps'][1]}"
         rows[name], kept[name] = list(block["gains"]), "yes" if block["kept"] else "no"
     reversion = summary["linear"].get("reversion")
     if reversion is not None:
@@ -121,6 +135,13 @@ def _backtest(report: Report, found: Backtest) -> None:
         f"{metrics['mae']:.3f} deviations of a series: {against}. The 80% intervals held "
         f"{metrics['coverage']['80']:.1%} and the 95% intervals {metrics['coverage']['95']:.1%} of what came."
     )
+    if "covariates" in metrics:
+        report.text(_known(metrics["covariates"]))
+        report.table(
+            _contributions(metrics["contributions"]),
+            "Contribution of each covariate: by how much the mean absolute error, in deviations of a series, is lower "
+            "with it than where the linear path forecasts it (future) or where it is missing (past).",
+        )
     worse = [name for name in found.series.index if _worse(found.series.loc[name])]
     if worse:
         report.text(f"A baseline did better on average on: {', '.join(map(str, worse))}.")
@@ -128,6 +149,22 @@ def _backtest(report: Report, found: Backtest) -> None:
     report.figure(plot_steps(found.steps), "Left: error by step ahead. Right: share of what came inside the intervals.")
     for name, figure in found.figures.items():
         report.figure(figure, f"{name}: one forecast of the backtest, in its middle, against what came.")
+
+
+def _known(covariates: dict[str, str]) -> str:
+    """In words what was known of the covariates ahead, and what that means for the numbers."""
+    told = "; ".join(f"{name}: {words}" for name, words in covariates.items())
+    hindsight = any("hindsight" in words for words in covariates.values())
+    caution = " Where forecasts stand in for measured values in operation, errors are larger by what those are off."
+    return f"Covariates: {told}." + caution * hindsight
+
+
+def _contributions(found: dict[str, dict[str, float]]) -> pd.DataFrame:
+    rows = {
+        name: [f"{each['mae_without']:.4g}", f"{each['mae']:.4g}", f"{each['contribution']:+.1%}"]
+        for name, each in found.items()
+    }
+    return pd.DataFrame.from_dict(rows, orient="index", columns=["error without", "error with", "contribution"])
 
 
 def _worse(row: pd.Series) -> bool:

@@ -1,13 +1,17 @@
 """Covariates: data whose truth is known, what is not known, and that a model without them is as it was."""
 
+import json
+import sys
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 
+from mha_apps.cli import main
 from mha_apps.errors import InputError
-from mha_apps.forecast import Forecaster
+from mha_apps.forecast import Forecaster, ForecastRecipe, backtest, predict, score, train, trainer
+from mha_apps.forecast.covariates import holiday_flags, read_static
 from mha_apps.forecast.drivers import CovariateTable, accumulate, find_knots, gain, solve
 from mha_apps.forecast.ridge import accumulate as ridge_moments
 from mha_apps.forecast.ridge import solve as ridge_solve
@@ -297,3 +301,226 @@ def test_a_series_that_training_did_not_know_is_forecast_with_the_covariates(kno
     table = known.predict(frame.rename(columns={"y": "other"}), future=frame[["c"]].shift(HORIZON, freq="h"))
     assert set(table["unique_id"]) == {"other"}
     assert np.isfinite(table["mean"]).all()
+
+
+# Trees and attention ----------------------------------------------------------------------------------------------
+
+
+def test_trees_see_what_two_covariates_do_together():
+    rng = np.random.default_rng(5)
+    rows = 2000
+    a, b = rng.normal(size=(2, rows))
+    y = 3 * a * np.sign(b) + 0.3 * rng.normal(size=rows)  # nothing for a sum of effects
+    frame = pd.DataFrame({"y": y, "a": a, "b": b}, pd.date_range("2024", periods=rows, freq="h"))
+    small = {"horizon": 3, "look_back": 24, "attention": False, "future": ("a", "b")}
+    linear = Forecaster(**small, trees=False).fit(frame).backtest().metrics["mae"]
+    forecaster = Forecaster(**small).fit(frame)
+    found = forecaster.backtest().metrics
+    assert forecaster.facts_["blend"]["trees"]["kept"]
+    assert found["mae"] < 0.5 * linear
+    assert min(each["contribution"] for each in found["contributions"].values()) > 0.3
+
+
+@pytest.fixture(scope="module")
+def network():
+    """A table of two series with covariates of all kinds, and a recipe for a small attention path."""
+    frame = driven(rows=420)
+    frame["z"] = frame["y"].rolling(3, min_periods=1).mean()
+    frame.iloc[-6:, [0, 2, 3]] = np.nan
+    return frame
+
+
+def small_recipe(csv, **changes):
+    sizes = {"steps": 4, "validate_steps": 4, "dim": 8, "heads": 2, "layers": 1, "batch_size": 8, "trees": False}
+    return ForecastRecipe(csv=str(csv), horizon=6, past=("n",), future=("c",), **sizes, **changes)
+
+
+def test_a_run_with_covariates_killed_between_stages_ends_the_same(network, tmp_path, monkeypatch):
+    csv = tmp_path / "plant.csv"
+    network.rename_axis("time").to_csv(csv)
+    real = trainer.select
+    monkeypatch.setattr(
+        trainer, "select", lambda *args: real(*args) | {"kept": True, "relative_gain": 0.1, "weight": 0.5}
+    )
+    whole = train(small_recipe(csv), out=tmp_path / "whole")
+
+    class Kill(BaseException):
+        pass
+
+    def kill(*_, **__):
+        raise Kill
+
+    with monkeypatch.context() as patch:
+        patch.setattr(trainer, "confirm", kill)
+        with pytest.raises(Kill):
+            train(small_recipe(csv), out=tmp_path / "killed")
+    resumed = train(resume=tmp_path / "killed")
+    pd.testing.assert_frame_equal(predict(resumed, plots=False), predict(whole, plots=False), check_exact=True)
+
+
+def test_the_attention_path_hears_of_covariates_and_attributes(tmp_path):
+    frame = driven(rows=420)
+    frame["z"] = frame["y"] + 1
+    (tmp_path / "about.csv").write_text("name,height\ny,1\nz,2\n")
+    forecaster = Forecaster(
+        horizon=6, past=("n",), future=("c",), static=str(tmp_path / "about.csv"), steps=4, dim=8, heads=2, layers=1,
+        trees=False, holdout=0.0, refit=False,
+    ).fit(frame)  # fmt: skip
+    model = forecaster.model_
+    model.attention_weight.fill_(1.0)
+    torch.nn.init.normal_(model.paths[0].gate, generator=torch.Generator().manual_seed(0))
+    batch = make_inputs(model, frame).batch(torch.tensor([300, 301]))
+    before = model(batch)
+    for name in ("around", "around_mask", "static"):
+        changed = batch | {name: batch[name] + 1.0}
+        assert not torch.equal(model(changed), before)
+    assert batch["around"].shape[:2] == (2, 2)
+    past, ahead = batch["around_mask"][:, :, : model.look_back], batch["around_mask"][:, :, model.look_back :]
+    assert bool(past.all())
+    assert not bool(ahead[:, 0].any())  # the past covariate
+    assert bool(ahead[:, 1, :6].all())
+
+
+def test_without_covariates_a_model_has_no_part_for_them():
+    forecaster = Forecaster(**PLAIN).fit(driven(rows=300)[["y"]])
+    assert not {"around_mean", "knots", "drivers", "tail_around", "static"} & set(forecaster.model_.artifacts)
+    assert not any("around" in name or "static" in name for name in forecaster.model_.state_dict())
+    assert set(forecaster.facts_["linear"]) == {"penalty", "share", "rank", "look_backs", "trials", "reversion"}
+
+
+# Attributes -------------------------------------------------------------------------------------------------------
+
+
+def test_attributes_are_standardised_or_one_column_per_category(tmp_path):
+    path = tmp_path / "about.csv"
+    path.write_text("series;height;room;same\na;1;hall;7\nb;3;attic;7\nlater;5;hall;7\nc;;;7\n")
+    described, attributes, values = read_static(str(path), ["a", "b", "c"])
+    assert described == ("a", "b", "later", "c")
+    assert attributes == ("height", "room=hall", "room=attic")
+    expected = [[-1, 1, 0], [1, 0, 1], [3, 1, 0], [0, 0, 0]]
+    np.testing.assert_allclose(values, expected)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("name,height\na,1\n", "no row for series 'b'"),
+        ("name,height\na,1\nB,1\n", "no row for series 'b'; is it the row 'B'"),
+        ("name,height\na,1\nb,2\na,3\n", "series 'a' has two rows"),
+        ("name,height\na,1\nb,1\n", "no attribute tells the series apart"),
+        ("name\na\nb\n", "has 1 column; give the series in the first and attributes in others"),
+        ("", "is no CSV of attributes"),
+    ],
+)
+def test_attributes_that_cannot_be_used_are_one_line(text, message, tmp_path):
+    path = tmp_path / "about.csv"
+    path.write_text(text)
+    with pytest.raises(InputError, match=message):
+        read_static(str(path), ["a", "b"])
+
+
+def test_attributes_help_trees_with_a_series_that_training_did_not_know(tmp_path):
+    rng = np.random.default_rng(7)
+    rows, height = 500, {"a": 1.0, "b": 1.2, "c": 4.0, "d": 4.2, "new": 4.1}
+    known = rng.normal(size=rows)
+    index = pd.date_range("2024", periods=rows, freq="h")
+    values = {name: tall * known + 0.2 * rng.normal(size=rows) for name, tall in height.items()}
+    frame = pd.DataFrame(values | {"k": known}, index)
+    for name in height:  # each series is standardised by itself: what differs is the sign
+        frame[name] *= -1 if height[name] > 3 else 1
+    path = tmp_path / "about.csv"
+    path.write_text("series,height\n" + "".join(f"{name},{tall}\n" for name, tall in height.items()))
+    small = {"horizon": 3, "look_back": 24, "attention": False, "future": ("k",)}
+    forecaster = Forecaster(**small, static=str(path)).fit(frame.drop(columns="new"))
+    assert forecaster.model_.covariates.attributes == ("height",)
+    rows_to_come = frame[["k"]].iloc[-3:]
+    table = forecaster.predict(frame[["new", "k"]].iloc[:-3], future=rows_to_come)
+    assert np.isfinite(table["mean"]).all()
+    features = make_inputs(forecaster.model_, frame[["new", "k"]]).static
+    tall = np.array([1.0, 1.2, 4.0, 4.2])
+    np.testing.assert_allclose(features, [[(4.1 - tall.mean()) / tall.std()]], rtol=1e-5)
+
+
+# Holidays ---------------------------------------------------------------------------------------------------------
+
+
+def test_holidays_without_the_library_are_one_line(monkeypatch):
+    monkeypatch.setitem(sys.modules, "holidays", None)
+    with pytest.raises(InputError, match="--holidays DE: needs the library holidays; pip install holidays"):
+        Forecaster(**PLAIN, holidays="DE").fit(driven(rows=300))
+
+
+def test_holidays_are_those_of_the_local_date():
+    pytest.importorskip("holidays")
+    index = pd.date_range("2024-12-24 22:00", periods=4, freq="h", tz="UTC")
+    assert holiday_flags("DE", index.tz_convert("Europe/Berlin")).tolist() == [0, 1, 1, 1]
+    assert holiday_flags("de", index).tolist() == [0, 0, 1, 1]
+    assert holiday_flags("US-CA", pd.DatetimeIndex(["2024-03-31"])).tolist() == [1]  # Cesar Chavez Day
+    assert holiday_flags("US", pd.DatetimeIndex(["2024-03-31"])).tolist() == [0]
+    for code in ("XX", "DE-XX"):
+        with pytest.raises(InputError, match=f"--holidays {code}: not known"):
+            holiday_flags(code, index)
+
+
+def test_a_holiday_ahead_is_forecast(tmp_path):
+    pytest.importorskip("holidays")
+    rows = 730
+    index = pd.date_range("2022-01-01", periods=rows, freq="D")
+    rng = np.random.default_rng(0)
+    off = holiday_flags("DE-BY", index)
+    y = 10 + 2 * (index.dayofweek < 5) - 6 * off + 0.3 * rng.normal(size=rows)
+    frame = pd.DataFrame({"y": y}, index)
+    forecaster = Forecaster(**PLAIN | {"horizon": 7, "look_back": 28}, holidays="DE-BY").fit(frame.loc[:"2023-12-20"])
+    means = forecaster.predict()["mean"].to_numpy()  # the 21st to the 27th; the 25th and 26th are off
+    assert means[[4, 5]].max() < 8
+    assert means[[0, 1, 6]].min() > 10
+    loaded = Forecaster.load(forecaster.save(tmp_path / "saved"))
+    np.testing.assert_array_equal(loaded.predict()["mean"], means)
+    assert forecaster.backtest().metrics["covariates"] == {"holidays DE-BY": "known in truth"}
+
+
+# The command line -------------------------------------------------------------------------------------------------
+
+
+def test_the_command_line_goes_from_training_to_report(tmp_path, capsys):
+    frame = driven(rows=500).rename_axis("time")
+    csv, ahead, run = tmp_path / "plant.csv", tmp_path / "ahead.csv", tmp_path / "run"
+    frame.iloc[:-HORIZON].to_csv(csv)
+    frame[["c"]].iloc[-HORIZON:].to_csv(ahead)
+    words = ["--horizon", "8", "--look-back", "72", "--no-attention", "--no-trees", "--out", str(run)]
+    assert main(["forecast", "train", str(csv), "--past", "n", "--future", "c", *words]) == 0
+    assert main(["forecast", "predict", str(run)]) == 2
+    assert "the forecast needs 'c'" in capsys.readouterr().err
+    assert main(["forecast", "predict", str(run), "--future-csv", str(ahead), "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert {row["unique_id"] for row in rows} == {"y"}
+    gap = np.array([row["mean"] for row in rows]) - frame["y"].to_numpy()[-HORIZON:]
+    assert np.abs(gap).mean() < 2 * FLOOR
+    assert main(["forecast", "predict", str(run), "--future-csv", str(ahead), "--alert", "y>0", "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["rows"]) == HORIZON
+    assert main(["forecast", "backtest", str(run), "--no-trees", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["contributions"]["c"]["contribution"] > 0.5
+    assert abs(found["contributions"]["n"]["contribution"]) < 0.02
+    assert found["covariates"]["c"].startswith("known in hindsight")
+    report = (run / "report.html").read_text()
+    assert "known in hindsight" in report
+    assert "Contribution of each covariate" in report
+    whole = tmp_path / "whole.csv"
+    frame.to_csv(whole)
+    assert main(["forecast", "score", str(whole), str(run), "--json"]) == 0
+    assert [each["sensor"] for each in json.loads(capsys.readouterr().out)["sensors"]] == ["y"]
+
+
+def test_rows_of_the_future_in_the_csv_serve_training_prediction_and_backtest(tmp_path):
+    frame = driven(rows=500)[["y", "c"]].rename_axis("time")
+    frame.iloc[-HORIZON:, 0] = np.nan
+    csv = tmp_path / "plant.csv"
+    frame.to_csv(csv)
+    sizes = {"horizon": HORIZON, "look_back": 72, "attention": False, "trees": False}
+    run = train(ForecastRecipe(csv=str(csv), future=("c",), **sizes), out=tmp_path / "run")
+    table = predict(run, plots=False)
+    assert table["ds"].iloc[0] == frame.index[-HORIZON]
+    pd.testing.assert_frame_equal(predict(run, csv, plots=False), table)
+    assert backtest(run, plots=False, trees=False)["last_row"] == str(frame.index[-HORIZON - 1])
+    assert score(run, csv)["last"] == str(frame.index[-HORIZON - 1])
