@@ -322,11 +322,33 @@ class ForecastScore(Verb):
     """The rows to look at; `sample` is the embedded weather data."""
     folder: Annotated[Positional[Path], tyro.conf.arg(metavar="RUN")]
     """The run folder that `forecast train` made."""
+    out: Path | None = None
+    """Write every value outside its interval to this .csv or .json file."""
 
     def run(self) -> Answer:
+        import pandas as pd
+
         from mha_apps.forecast import score
 
-        return _facts(score(self.folder, self.csv))
+        _require_output(self.out, (".csv", ".json"), [self.csv])
+        found = score(self.folder, self.csv)
+        outside = found["outside"]
+        # The sensors that are worst come first here; --json has them in the order of the file.
+        worst = sorted(found["sensors"], key=lambda row: (-row["drifts"], -row["outside 95%"]))
+        text = _facts({name: value for name, value in found.items() if not isinstance(value, list)}).text
+        for title, rows in (
+            ("sensors, the worst first", worst),
+            ("values outside their 95% interval, the furthest first", outside),
+            ("stretches without a change", found["stuck"]),
+        ):
+            if rows:
+                shown = pd.DataFrame(rows[:MOST_SHOWN]).to_string(index=False, float_format=_short)
+                more = f"\n... {len(rows) - MOST_SHOWN:,} more; --json has all" if len(rows) > MOST_SHOWN else ""
+                text += f"\n\n{title}\n{shown}{more}"
+        if self.out is not None:
+            columns = ["time", "sensor", "value", "lo-95", "hi-95", "distance"]
+            text += f"\n\n{_table(pd.DataFrame(outside, columns=columns), self.out).text.splitlines()[-1]}"
+        return Answer(found, text)
 
 
 @dataclass(kw_only=True)
@@ -494,6 +516,7 @@ VERBS: dict[str, dict[str, type[Verb]]] = {
     "demo": {"": Demo},
 }
 MOST_ROWS = 24  # of a table that is printed
+MOST_SHOWN = 20  # rows of a longer one, where the first matter most
 SUBJECTS = {
     "vit": "vision transformers for images",
     "forecast": "sensor data to forecasts with intervals",

@@ -2,8 +2,9 @@
 
 Every row is held against the forecast that was made one step before it, with intervals that adapt as in operation.
 A value far outside is taken as missing by the forecasts after it, as a fault would spoil them and flag the good values
-that follow; its interval does not learn from it either. Where most of the latest values are far outside it is not the
-sensor's values that are wrong but the forecast: the level has shifted, and they count again.
+that follow, and the intervals do not learn from it, until the next value is known: where that is what the forecast with
+the doubted value says, rather than the one without it, the value is believed. So are several far outside in a row: then
+it is not the values that are wrong but the forecast, the level having shifted.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
+from torch import Tensor
 
 from mha_apps.errors import InputError
 from mha_apps.training import Run
@@ -39,12 +41,12 @@ from .trainer import align, make_inputs
 __all__ = ["alert", "one_step_ahead", "parse_alert", "score", "score_frame"]
 
 FAR = 1.0  # 80% half-widths beyond the 95% interval: 3.2 deviations of a normal error
-LATEST = 8  # values of a sensor
-SHIFTED = 5  # of the latest values far outside: it is no fault of single values
+SHIFTED = 5  # values in a row far outside: the level is another one
 FEW, MANY = 8, 256  # origins forecast at a time: few where values are taken as missing
 STUCK = 12  # equal values in a row, and four times as many as ever before
 DRIFT_WINDOW = 200  # rows over which errors are averaged
 DRIFT = 1.5  # 80% half-widths: a mean error that one row rarely has
+FURTHEST = 5.0  # 80% half-widths: what an error counts at most
 _CONDITION = re.compile(r"\s*(?P<name>.+?)\s*(?P<sign>>=|<=|>|<)\s*(?P<number>[-+0-9.eE]+)\s*")
 
 
@@ -105,7 +107,7 @@ def score_frame(model: ForecastModel, frame: pd.DataFrame, source: str = "the fr
             continue
         inner = (values[:, column] < forecast[:, column, 2]) | (values[:, column] > forecast[:, column, 4])
         error = ((values[:, column] - forecast[:, column, 3]) / half[:, column])[read]
-        drift = float(np.mean(error[-DRIFT_WINDOW:]))
+        drift = float(np.mean(np.clip(error[-DRIFT_WINDOW:], -FURTHEST, FURTHEST)))  # a single spike is no drift
         sensors.append(
             {
                 "sensor": str(name), "scored": int(read.sum()), "outside 80%": float(inner[read].mean()),
@@ -128,8 +130,8 @@ def score_frame(model: ForecastModel, frame: pd.DataFrame, source: str = "the fr
 def one_step_ahead(model: ForecastModel, inputs: Inputs, frame: pd.DataFrame, start: int) -> np.ndarray:
     """Forecasts of the rows of ``frame`` from ``start`` on, each made one row before it.
 
-    Values far outside their interval are taken as missing in ``inputs`` while they are few; see the module's first
-    lines.
+    Values far outside their interval become missing in ``inputs`` unless those after them bear them out; see the
+    module's first lines.
 
     Args:
         model: the model.
@@ -142,43 +144,83 @@ def one_step_ahead(model: ForecastModel, inputs: Inputs, frame: pd.DataFrame, st
     """
     names = [str(name) for name in frame.columns]
     table, before = inputs.windows.table, inputs.windows.look_back
+    real = torch.tensor(frame.to_numpy(dtype=np.float64))
+    scaled = torch.tensor(inputs.scaler.forward(real.numpy())).to(table.dtype)
     calibration = calibration_of(model, inputs)
     calibration = Calibration(calibration.offset[:, :1], calibration.pace[:, :1])
-    real = torch.tensor(frame.to_numpy(dtype=np.float64))
     found = torch.empty(len(frame) - start, len(names), 6, dtype=torch.float64)
-    latest: list[list[int]] = [[] for _ in names]  # rows of the latest values of each sensor, negative if far outside
+    doubted: list[list[int]] = [[] for _ in names]  # rows of each sensor far outside, of which nothing is known yet
+    missed: list[list[Tensor]] = [[] for _ in names]  # their scores, which are learned once they are believed
+
+    def forecast(origins: Tensor) -> Tensor:
+        return forecast_origins(model, inputs, origins)[0][:, :, :1]
+
+    def in_units(step: Tensor) -> Tensor:
+        units = inputs.scaler.backward(calibration.apply(step)[:, 0].numpy(), axis=0)
+        return torch.from_numpy(bound(model, names, units[:, None], rises=True)[:, 0])
+
+    def far(step: Tensor, value: Tensor) -> Tensor:
+        half = ((step[:, 4] - step[:, 2]) / 2).clamp_min(1e-12)
+        return torch.maximum(step[:, 1] - value, value - step[:, 5]) > FAR * half  # not where the value is missing
+
+    def put(column: int, *, back: bool) -> None:
+        rows = torch.tensor(doubted[column], dtype=torch.int64)
+        table[column, before + rows] = scaled[rows, column] if back else torch.nan
+
     row, size = start, FEW
     while row < len(frame):
-        origins = torch.arange(row, min(row + size, len(frame)))
-        raw, target = forecast_origins(model, inputs, origins)
+        doubtful = [column for column, rows in enumerate(doubted) if rows]
+        origins = torch.arange(row, min(row + (1 if doubtful else size), len(frame)))
+        steps = forecast(origins)
+        if doubtful:
+            for column in doubtful:
+                put(column, back=True)
+            believing = forecast(origins)[0]
+            for column in doubtful:
+                put(column, back=False)
         size = min(2 * size, MANY)
         for number, row in enumerate(origins.tolist()):
-            step = raw[number, :, :1]
-            units = inputs.scaler.backward(calibration.apply(step)[:, 0].numpy(), axis=0)
-            forecast = torch.from_numpy(bound(model, names, units[:, None], rises=True)[:, 0])
-            found[row - start] = forecast
-            value = real[row]
-            half = ((forecast[:, 4] - forecast[:, 2]) / 2).clamp_min(1e-12)
-            far = torch.maximum(forecast[:, 1] - value, value - forecast[:, 5]) > FAR * half
-            changed = False
-            truth = target[number, :, :1].clone()
-            for column in torch.isfinite(value).nonzero()[:, 0].tolist():
-                latest[column] = [*latest[column][1 - LATEST :], -row if far[column] else row]
-                if not far[column]:
-                    continue
-                rows = [-place for place in latest[column] if place < 0]
-                if len(rows) < SHIFTED:
-                    table[column, before + row], truth[column] = torch.nan, torch.nan
-                else:
-                    scaled = inputs.scaler.forward(real[rows].numpy())[:, column]
-                    table[column, before + torch.tensor(rows)] = torch.from_numpy(scaled).to(table.dtype)
-                changed = True
-            calibration.learn(scores(step, truth), calibration.offset)
-            if changed:
+            step, value = steps[number], real[row]
+            shown = in_units(step)
+            learned = scores(step, scaled[row, :, None])
+            outside = far(shown, value)
+            if doubtful:
+                other = in_units(believing)
+                nearer = (other[:, 3] - value).abs() < (shown[:, 3] - value).abs()
+                for column in doubtful:
+                    if not bool(torch.isfinite(value[column])):
+                        continue
+                    believed = bool(nearer[column]) and not bool(far(other, value)[column])
+                    if believed:
+                        shown[column], outside[column] = other[column], False
+                        learned[column] = scores(believing, scaled[row, :, None])[column]
+                    elif bool(outside[column]) and len(doubted[column]) + 1 < SHIFTED:
+                        continue
+                    if believed or bool(outside[column]):
+                        put(column, back=True)
+                        outside[column] = False
+                        for late in missed[column]:
+                            calibration.learn(_only(late, column, learned), calibration.offset)
+                    doubted[column], missed[column] = [], []
+            found[row - start] = shown
+            for column in outside.nonzero()[:, 0].tolist():
+                doubted[column].append(row)
+                missed[column].append(learned[column].clone())
+                put(column, back=False)
+                learned[column] = torch.nan
+            calibration.learn(learned, calibration.offset)
+            if bool(outside.any()):
                 size = FEW
                 break
         row += 1
     return found.numpy()
+
+
+def _only(score: Tensor, column: int, like: Tensor) -> Tensor:
+    """Scores of one sensor, unknown for the others."""
+    scores_of = torch.full_like(like, torch.nan)
+    scores_of[column] = score
+    return scores_of
 
 
 def _stuck(series: pd.Series, start: int) -> list[dict[str, Any]]:

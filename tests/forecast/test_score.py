@@ -1,15 +1,21 @@
 """Odd rows, and probabilities of a condition."""
 
+import importlib
 import json
 
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
+from mha_apps.cli import main
 from mha_apps.errors import InputError
 from mha_apps.forecast import ForecastRecipe, alert, predict, score, train
+from mha_apps.forecast.engine import forecast_origins
 from mha_apps.forecast.model import LEVELS
-from mha_apps.forecast.score import below_probability, condition_probability, parse_alert
+from mha_apps.forecast.predict import calibration_of, load_model
+from mha_apps.forecast.score import below_probability, condition_probability, one_step_ahead, parse_alert
+from mha_apps.forecast.trainer import align, make_inputs
 
 NORMAL = np.array([-1.959964, -1.281552, 0.0, 1.281552, 1.959964])
 
@@ -77,6 +83,102 @@ def test_a_value_that_jumps_comes_first(run, tmp_path):
     assert (found["outside"][0]["sensor"], found["outside"][0]["value"]) == ("flow", 50.0)
     assert found["outside"][0]["time"] == str(frame_of().index[550])
     assert found["outside"][0]["hi-95"] < 10
+
+
+def flagged(found, sensor, first, last):
+    """The rows from ``first`` to ``last`` in which ``sensor`` was outside."""
+    times = {row["time"] for row in found["outside"] if row["sensor"] == sensor}
+    return [row for row in range(first, last) if str(frame_of().index[row]) in times]
+
+
+@pytest.mark.parametrize("spike", [[550], [550, 551, 552], [520, 550, 580]])
+def test_a_spike_flags_itself_and_none_of_the_values_after_it(run, tmp_path, spike, monkeypatch):
+    def spoil(frame):
+        frame.iloc[spike, 0] = 200.0
+
+    clean, _ = scored(run, tmp_path)
+    found, sensors = scored(run, tmp_path, spoil)
+    usual = flagged(clean, "temp", 500, 600)
+    more = set(flagged(found, "temp", 500, 600)) - set(usual)
+    assert {row["time"] for row in found["outside"][: len(spike)]} == {str(frame_of().index[row]) for row in spike}
+    assert len(more - set(spike)) <= 1  # a forecast without the value that the spike hides is another one
+    assert flagged(found, "flow", 500, 600) == flagged(clean, "flow", 500, 600)
+    assert not sensors["temp"]["drifts"]
+    # Where the spike enters the forecasts, good values are flagged for a day or more.
+    monkeypatch.setattr(importlib.import_module("mha_apps.forecast.score"), "FAR", np.inf)
+    spoiled_by_it, _ = scored(run, tmp_path, spoil)
+    assert len(set(flagged(spoiled_by_it, "temp", 500, 600)) - set(usual)) > len(spike) + 5
+
+
+@pytest.mark.parametrize("size", [10.0, 40.0])
+def test_a_level_that_has_shifted_is_drift_and_enters_the_forecasts(run, tmp_path, size):
+    def spoil(frame):
+        frame.iloc[540:, 0] += size
+
+    found, sensors = scored(run, tmp_path, spoil)
+    assert flagged(found, "temp", 540, 545) == [540, 541, 542, 543, 544]
+    assert sensors["temp"]["drifts"]
+    assert not sensors["flow"]["drifts"]
+    _, model = load_model(run)
+    frame = frame_of()
+    before = one_step_ahead(model, make_inputs(model, frame), frame, 500)[:, 0, 3]
+    spoil(frame)
+    after = one_step_ahead(model, make_inputs(model, frame), frame, 500)[:, 0, 3]
+    np.testing.assert_allclose(after[:45], before[:45], atol=2)  # five values may still be faults
+    assert (after[70:] - before[70:] > size / 2).all()
+
+
+def test_a_sensor_that_has_become_noisy_gets_wider_intervals(run, tmp_path):
+    def spoil(frame):
+        frame.iloc[520:, 1] = 20 * np.random.default_rng(1).normal(size=80)
+
+    _, model = load_model(run)
+    frame = frame_of()
+    inputs = make_inputs(model, frame)
+    before = one_step_ahead(model, inputs, frame, 500)[:, 1]
+    spoil(frame)
+    after = one_step_ahead(model, make_inputs(model, frame), frame, 500)[:, 1]
+    np.testing.assert_array_equal(after[:21], before[:21])
+    assert after[-1, 5] - after[-1, 1] > 1.2 * (before[-1, 5] - before[-1, 1])
+
+
+def test_without_a_value_far_outside_the_intervals_are_those_of_the_backtest(run):
+    _, model = load_model(run)
+    frame = align(model, frame_of())
+    inputs = make_inputs(model, frame)
+    ours = one_step_ahead(model, inputs, frame, 500)
+    raw, target = forecast_origins(model, inputs, torch.arange(500, 600))
+    theirs = inputs.scaler.backward(calibration_of(model, inputs).follow(raw, target)[:, :, 0].numpy(), axis=1)
+    np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
+
+
+def test_every_value_outside_is_listed(run, tmp_path, capsys):
+    def spoil(frame):
+        frame.iloc[500:, :] *= np.where(np.arange(100) % 2, 8, -8)[:, None]
+
+    found, _ = scored(run, tmp_path, spoil)
+    assert found["outside_count"] == len(found["outside"]) > 100
+    words = ["forecast", "score", str(tmp_path / "new.csv"), str(run.path), "--out", str(tmp_path / "odd.csv")]
+    assert main(words) == 0
+    printed = capsys.readouterr().out
+    first = found["outside"][0]
+    assert printed.index(first["time"]) < printed.index(found["outside"][19]["time"])
+    assert f"{len(found['outside']) - 20} more; --json has all" in printed
+    written = pd.read_csv(tmp_path / "odd.csv")
+    assert written.columns.tolist() == ["time", "sensor", "value", "lo-95", "hi-95", "distance"]
+    assert written["distance"].tolist() == pytest.approx([row["distance"] for row in found["outside"]])
+
+
+def test_a_value_that_no_sensor_of_its_bounds_can_have_is_outside(tmp_path):
+    frame = frame_of().assign(flow=lambda frame: frame["flow"].abs())
+    frame.iloc[:500].to_csv(tmp_path / "plant.csv")
+    recipe = {"csv": str(tmp_path / "plant.csv"), "horizon": 6, "attention": False, "trees": False}
+    found = train(ForecastRecipe(**recipe, min=("flow=0",)), out=tmp_path / "run")
+    frame.iloc[550, 1] = -0.01
+    frame.to_csv(tmp_path / "new.csv")
+    outside = [row for row in score(found, tmp_path / "new.csv")["outside"] if row["sensor"] == "flow"]
+    assert any(row["value"] == -0.01 and row["lo-95"] == 0 for row in outside)
+    assert min(row["lo-95"] for row in outside) >= 0
 
 
 def test_a_sensor_that_does_not_move_is_stuck_and_one_that_repeats_is_not(run, tmp_path):
