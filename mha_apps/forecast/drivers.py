@@ -127,6 +127,8 @@ class CovariateTable:
         self.owners = torch.from_numpy(np.concatenate(owners))
         self.bent = torch.from_numpy(np.concatenate(bent))
         self.drivers = Windows(drivers[:rows], look_back=look_back, horizon=horizon, after=drivers[rows:])
+        gaps = (~torch.isfinite(self.drivers.table)).int().cumsum(1, dtype=torch.int32)
+        self.gaps = torch.nn.functional.pad(gaps, (1, 0))  # missing values before each padded row
         self.hidden: int | None = None
 
     @property
@@ -150,7 +152,9 @@ class CovariateTable:
             past[:, self.hidden] = torch.nan
         return past
 
-    def innovations(self, origins: Tensor, weights: Tensor, reversion: Tensor | None = None) -> Tensor:
+    def innovations(
+        self, origins: Tensor, weights: Tensor, reversion: Tensor | None = None, use: Tensor | None = None
+    ) -> Tensor:
         """What drivers do beyond the linear path's forecast, ``(n, drivers, horizon)`` in the dtype of ``weights``.
 
         Zero where a driver is unknown: the forecast is then what it would be without it.
@@ -159,21 +163,27 @@ class CovariateTable:
             origins: ``(n,)``.
             weights: ``(look_back, horizon)``, the map.
             reversion: ``(horizon,)``, its share of the centre.
+            use: which drivers are needed ``(drivers,)``; the others are left zero. All when None.
         """
-        kind = weights.dtype
-        count, horizon = self.drivers.series, self.drivers.horizon
-        answer = torch.zeros(len(origins), count, horizon, dtype=kind)
-        done = 0
-        for part in origins.split(max(1, CHUNK // max(count, 1))):
-            past, future = self.drivers.every_series(part)
-            z, _, level = centre(past.to(kind), self.trailing)
-            expected = z @ weights + level
-            if reversion is not None:
-                expected += level * reversion.to(kind)
-            answer[done : done + len(part)] = torch.where(torch.isfinite(future), future.to(kind) - expected, 0.0)
-            done += len(part)
+        kind, look_back = weights.dtype, self.windows.look_back
+        wanted = torch.ones_like(self.bent) if use is None else use.clone()
         if self.hidden is not None:
-            answer[:, self.owners == self.hidden] = 0.0
+            wanted &= self.owners != self.hidden
+        numbers = torch.nonzero(wanted)[:, 0]
+        share = 1 - weights.sum(0) + (0 if reversion is None else reversion.to(kind))
+        answer = torch.zeros(len(origins), self.drivers.series, self.drivers.horizon, dtype=kind)
+        for part in torch.arange(len(origins)).split(max(1, CHUNK // max(len(numbers), 1))):
+            both = self.drivers.at(numbers[None, :], origins[part, None])
+            past, future = both.past.to(kind), both.future.to(kind)
+            gaps = self.gaps[numbers][:, origins[part] + look_back] - self.gaps[numbers][:, origins[part]]
+            if bool((gaps == 0).all()):  # nothing is missing: the centre is a sum, and need not be taken away first
+                level = past[..., -self.trailing :].mean(-1, keepdim=True)
+                expected = past @ weights + level * share
+            else:
+                z, _, level = centre(past, self.trailing)
+                expected = z @ weights + level * (share + weights.sum(0))
+            found = torch.where(torch.isfinite(future), future - expected, 0.0)
+            answer[part[:, None], numbers] = found
         return answer
 
     def ahead(self, origins: Tensor, weights: Tensor) -> Tensor:

@@ -94,7 +94,8 @@ class LinearPath:
         """What the drivers add to the forecasts of the series ``who`` at ``origins``, ``(n, channels, horizon)``."""
         if self.drivers is None:
             return torch.zeros(1, 1, self.weights.shape[1], dtype=self.weights.dtype)
-        innovations = covariates.innovations(origins, self.weights, self.reversion)
+        use = (self.drivers.weights != 0).any(0).any(0)
+        innovations = covariates.innovations(origins, self.weights, self.reversion, use)
         return self.drivers.apply(innovations, who, blocks_of(self.weights.shape[1]))
 
     def tensors(self) -> dict[str, Tensor]:
