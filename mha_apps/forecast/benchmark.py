@@ -30,12 +30,13 @@ from .recipe import ForecastRecipe
 from .trainer import learn, load_frame, make_inputs
 from .trees import MOST_ROWS, Trees
 
-__all__ = ["HORIZONS", "benchmark"]
+__all__ = ["HORIZONS", "benchmark", "paired_gain"]
 
 HORIZONS = (96, 192, 336, 720)
 MONTHS = (12, 4, 4)
 CHUNK = 256  # origins scored at a time
 TREE_STRIDE = 16
+SAMPLES = 2000  # of the bootstrap
 
 
 def benchmark(
@@ -58,7 +59,9 @@ def benchmark(
 
     Returns:
         JSON-able: ``average`` and ``horizons`` with ``mse`` and ``mae``, the same of every baseline and part, the
-        number of ``windows`` scored, ``look_back`` and what was chosen.
+        number of ``windows`` scored, ``look_back`` and what was chosen; ``gain_over_ridge``, the share of the ridge's
+        error that the model takes away on the same windows, ``low`` and ``high`` between which it lies in 95% of the
+        samples of a bootstrap over weeks.
     """
     frame = csv if isinstance(csv, pd.DataFrame) else load_frame(csv, recipe)
     source = "the frame" if isinstance(csv, pd.DataFrame) else str(csv)
@@ -84,18 +87,17 @@ def benchmark(
 
     scores: dict[str, dict[str, dict[str, float]]] = {}
     windows: dict[str, int] = {}
-    sums: dict[tuple[str, int], Tensor] = {}
+    by_origin: dict[tuple[str, int], list[Tensor]] = {}
     for part in torch.arange(plan.test[0], rows).split(CHUNK):
         target, points = _forecasts(model, inputs, part)
         for horizon in horizons:
             counted = part <= rows - horizon
             windows[str(horizon)] = windows.get(str(horizon), 0) + int(counted.sum())
             for name, point in points.items():
-                gap = (point - target)[counted, :, :horizon].double()
-                gap = gap[torch.isfinite(gap)]
-                new = torch.stack([gap.square().sum(), gap.abs().sum(), torch.tensor(float(gap.numel()))])
-                sums[name, horizon] = sums.get((name, horizon), torch.zeros(3, dtype=torch.float64)) + new
-    for (name, horizon), (square, absolute, count) in sums.items():
+                by_origin.setdefault((name, horizon), []).append(_sums((point - target)[counted, :, :horizon]))
+    errors = {key: torch.cat(parts) for key, parts in by_origin.items()}
+    for (name, horizon), each in errors.items():
+        square, absolute, count = each.sum(0)
         scores.setdefault(name, {})[str(horizon)] = {"mse": float(square / count), "mae": float(absolute / count)}
     ours = scores.pop("model")
     if trees:
@@ -112,6 +114,7 @@ def benchmark(
         "average": _average(ours),
         "horizons": ours,
         "baselines": {name: {"average": _average(each), "horizons": each} for name, each in scores.items()},
+        "gain_over_ridge": _gains(errors, horizons, week=round(7 * DAY / step_of(frame.index)), seed=recipe.seed),
         "windows": windows,
         "tree_stride": TREE_STRIDE if trees else None,
         "look_back": model.look_back,
@@ -125,6 +128,66 @@ def benchmark(
 def _forecasts(model: Any, inputs: Inputs, origins: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
     forecast, target = forecast_origins(model, inputs, origins)
     return target, {"model": forecast[..., 0], **baselines(model, inputs, origins)}
+
+
+def _sums(gap: Tensor) -> Tensor:
+    """Squared and absolute errors and their number, ``(origins, 3)`` float64; ``gap`` is NaN where unknown."""
+    gap = gap.double().flatten(1)
+    known = torch.isfinite(gap)
+    gap = torch.where(known, gap, 0.0)
+    return torch.stack([gap.square().sum(1), gap.abs().sum(1), known.sum(1).double()], 1)
+
+
+def _gains(
+    errors: dict[tuple[str, int], Tensor], horizons: Sequence[int], *, week: int, seed: int
+) -> dict[str, dict[str, dict[str, float]]]:
+    """The paired gain over the ridge for each horizon, and for the average over all of them.
+
+    The average is over the origins of the longest horizon, which all horizons have.
+    """
+    pairs = {str(horizon): (errors["model", horizon], errors["ridge", horizon]) for horizon in horizons}
+    common = min(len(ours) for ours, _ in pairs.values())
+
+    def mean(name: str) -> Tensor:
+        parts = [errors[name, horizon][:common] for horizon in horizons]
+        each = [torch.cat([part[:, :2] / part[:, 2:].clamp_min(1), part[:, 2:].clamp_max(1)], 1) for part in parts]
+        return torch.stack(each).mean(0)
+
+    pairs["average"] = (mean("model"), mean("ridge"))
+    return {name: paired_gain(*pair, block=week, seed=seed) for name, pair in pairs.items()}
+
+
+def paired_gain(ours: Tensor, theirs: Tensor, *, block: int, seed: int = 0) -> dict[str, dict[str, float]]:
+    """``1 - ours / theirs`` with an interval from a moving block bootstrap (Kuensch 1989).
+
+    Both errors are resampled together, in stretches of ``block`` origins: neighbouring origins share most of their
+    errors, and are not evidence of their own.
+
+    Args:
+        ours: squared errors, absolute errors and their number, ``(origins, 3)``.
+        theirs: the same of what is compared with.
+        block: origins in a stretch.
+        seed: of the resampling.
+
+    Returns:
+        ``mse`` and ``mae``, each with ``gain``, ``low`` and ``high``, the 2.5% and 97.5% quantiles.
+    """
+    origins = len(ours)
+    block = max(1, min(block, origins))
+    draws = torch.Generator().manual_seed(seed)
+    count = -(-origins // block)
+    starts = torch.randint(0, origins - block + 1, (SAMPLES, count), generator=draws)
+    found: dict[str, dict[str, float]] = {}
+    for column, name in enumerate(("mse", "mae")):
+        totals = []
+        for errors in (ours, theirs):
+            sums = torch.cat([torch.zeros(1, dtype=torch.float64), errors[:, column].cumsum(0)])
+            totals.append((sums[starts + block] - sums[starts]).sum(1))
+        share = 1 - totals[0] / totals[1].clamp_min(1e-12)
+        low, high = torch.quantile(share, torch.tensor([0.025, 0.975], dtype=share.dtype)).tolist()
+        gain = 1 - float(ours[:, column].sum() / theirs[:, column].sum().clamp_min(1e-12))
+        found[name] = {"gain": gain, "low": low, "high": high}
+    return found
 
 
 def _average(scores: dict[str, dict[str, float]]) -> dict[str, float]:
