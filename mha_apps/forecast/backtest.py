@@ -16,6 +16,7 @@ from mha_apps.errors import InputError, collected, warn
 from mha_apps.training import Run
 
 from .baselines import last_value, seasonal_naive
+from .calendar import extend
 from .engine import forecast_origins
 from .faults import named, since_unit_change, without_spikes
 from .inputs import Inputs
@@ -110,11 +111,10 @@ def examine(
     if plots:
         save_each(result.figures, run.plots_dir, "backtest")
         final = load_model(run)[1]
-        rows = tail_of(final)
-        # What is not known ahead is taken to be what its past says; predict asks for it.
-        table = forecast_frame(final, rows, levels=(80, 95), ahead=ahead_of(final), strict=False)
-        forecasts = draw(rows[final.series], table, final.horizon)
-        write_report(run, forecasts=forecasts, found=result, warnings=told)
+        rows, ahead = tail_of(final), ahead_of(final)
+        forecasts = draw(rows[final.series], forecast_frame(final, rows, ahead=ahead, strict=False), final.horizon)
+        assumed = final.covariates.unknown(ahead, extend(rows.index, final.horizon))
+        write_report(run, forecasts=forecasts, found=result, warnings=told, assumed=assumed)
     return result
 
 

@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from mha_apps.errors import InputError
+from mha_apps.errors import InputError, warn
 
 from .faults import without_spikes
 from .recipe import ForecastRecipe
 
-__all__ = ["Covariates", "Roles", "assign", "holiday_flags", "read_static"]
+__all__ = ["Covariates", "Roles", "assign", "holiday_flags", "read_static", "warn_of_early_end"]
 
 MOST_SHOWN = 3  # timestamps in a message
 MOST_CATEGORIES = 32  # of one text attribute; rarer ones are told apart by nothing
@@ -142,6 +142,11 @@ class Covariates:
             )
         return rows
 
+    def unknown(self, future: pd.DataFrame | None, times: pd.DatetimeIndex) -> list[str]:
+        """The future covariates that ``future`` does not say for all of ``times``."""
+        gaps = self.at(future, times, "the covariates").isna().any()
+        return [name for name in self.future if bool(gaps[name])]
+
     def at(self, future: pd.DataFrame | None, times: pd.DatetimeIndex, source: str) -> pd.DataFrame:
         """The future covariates at ``times``, NaN where unknown.
 
@@ -242,8 +247,18 @@ def assign(frame: pd.DataFrame, recipe: ForecastRecipe, source: str) -> Roles:
     if covariates.columns:
         frame = frame[series].join(without_spikes(frame[covariates.columns], source))
     ahead = covariates.ahead(frame, series)
+    warn_of_early_end(ahead, recipe.horizon, source)
     rows = covariates.history(frame, series)
     return Roles(frame[series + covariates.columns].iloc[:rows], ahead, covariates, static)
+
+
+def warn_of_early_end(ahead: pd.DataFrame | None, horizon: int, source: str) -> None:
+    """Warn where rows without any measured value go on beyond the horizon: were they meant as the future?"""
+    if ahead is not None and len(ahead) > horizon:
+        warn(
+            f"{source}: no value was measured from {ahead.index[0]} on, in the last {len(ahead):,} rows; the forecast "
+            "begins there, and these rows say what is to come"
+        )
 
 
 def nearest(name: str, names: Sequence[str]) -> str | None:

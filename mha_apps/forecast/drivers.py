@@ -123,7 +123,7 @@ class CovariateTable:
             parts.append(ahead * wave[:, None])
             owners.append(place)
             bent.append(np.ones(len(place), dtype=bool))
-        drivers = np.concatenate(parts, 1)
+        drivers = np.concatenate([part.astype(np.float32) for part in parts], 1)
         self.owners = torch.from_numpy(np.concatenate(owners))
         self.bent = torch.from_numpy(np.concatenate(bent))
         self.drivers = Windows(drivers[:rows], look_back=look_back, horizon=horizon, after=drivers[rows:])

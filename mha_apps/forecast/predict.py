@@ -16,6 +16,7 @@ from mha_apps.training import Run
 
 from .calendar import extend, step_of
 from .conformal import Calibration, bounds
+from .covariates import warn_of_early_end
 from .drivers import LATEST
 from .engine import forecast_origins
 from .faults import named, since_unit_change, warn_of_silence, without_spikes
@@ -82,9 +83,9 @@ def check_frame(model: ForecastModel, frame: pd.DataFrame, source: str) -> pd.Da
     return frame
 
 
-def load_rows(run: Run, model: ForecastModel, csv: str | Path) -> pd.DataFrame:
-    """The frame of ``csv``, read as the run's data were; a single row has the step of the model."""
-    recipe = run.recipe(ForecastRecipe)
+def load_rows(run: Run, model: ForecastModel, csv: str | Path, **changes: Any) -> pd.DataFrame:
+    """The frame of ``csv``, read as the run's data were but for ``changes``; a single row has the step of the model."""
+    recipe = replace(run.recipe(ForecastRecipe), **changes)
     try:
         return load_frame(csv, recipe)
     except NoStepError:
@@ -153,7 +154,9 @@ def rows_to_continue(
     Without ``csv`` what training warned of is said again: its forecast is the one that it warned of. What is known of
     the future covariates comes from the CSV ``future``, from the rows behind those of ``csv``, and from training.
     """
-    given = None if future is None else load_future(model, load_rows(run, model, future), str(future))
+    given = None
+    if future is not None:
+        given = load_future(model, load_rows(run, model, future, columns=()), str(future))
     if csv is None:
         for told in run.summary().get("warnings", []):
             warn(told)
@@ -185,7 +188,9 @@ def continued(
     rows = since_unit_change(rows, source, skip=covariates.columns)
     warn_of_silence(covariates.forecast(rows), look_back=model.look_back, source=source)
     follow_rows(model, rows)
-    return rows, last, covariates.ahead(frame, model.series)
+    ahead = covariates.ahead(frame, model.series)
+    warn_of_early_end(ahead, model.horizon, source)
+    return rows, last, ahead
 
 
 def load_future(model: ForecastModel, frame: pd.DataFrame, source: str) -> pd.DataFrame:

@@ -22,7 +22,12 @@ GAIN = "Gain of each component: the share of the error that it takes away (+) or
 
 
 def write_report(
-    run: Run, *, forecasts: dict[str, Figure], found: Backtest | None = None, warnings: Sequence[str] = ()
+    run: Run,
+    *,
+    forecasts: dict[str, Figure],
+    found: Backtest | None = None,
+    warnings: Sequence[str] = (),
+    assumed: Sequence[str] = (),
 ) -> Path:
     """Write ``report.html`` into the run.
 
@@ -31,6 +36,7 @@ def write_report(
         forecasts: a figure per series, the forecast after the last row.
         found: what a backtest found, when there was one.
         warnings: of the backtest; those of the training are in the run.
+        assumed: future covariates that are not known for ``forecasts``.
     """
     summary = run.summary()
     if "plan" not in summary:
@@ -53,6 +59,11 @@ def write_report(
     if found is not None:
         _backtest(report, found)
     report.heading("What comes next")
+    if assumed:
+        report.text(
+            f"Not known after the last row, and taken to be what the linear path expects of them: "
+            f"{', '.join(assumed)}. `forecast predict` asks for them."
+        )
     for name, figure in forecasts.items():
         report.figure(figure, f"{name}: history, median and intervals.")
     settings = {name.replace("_", " "): str(value) for name, value in recipe.items()}

@@ -142,10 +142,10 @@ def _finish(
         run.save_model(held_out, HELD_OUT)
     run.save_model(model)
     run.write_summary(summary)
-    rows = align(model, frame.iloc[-(model.look_back + model.horizon) :])
-    # What is not known ahead is taken to be what its past says; predict asks for it.
+    rows = align(model, frame.iloc[-(model.look_back + model.horizon + LATEST) :])
     table = forecast_frame(model, rows, levels=(80, 95), ahead=ahead, strict=False)
-    write_report(run, forecasts=draw(rows[model.series], table, model.horizon))
+    assumed = model.covariates.unknown(ahead, extend(rows.index, model.horizon))
+    write_report(run, forecasts=draw(rows[model.series], table, model.horizon), assumed=assumed)
 
 
 def prepare(

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -9,8 +10,8 @@ import pytest
 import torch
 
 from mha_apps.cli import main
-from mha_apps.errors import InputError
-from mha_apps.forecast import Forecaster, ForecastRecipe, backtest, predict, score, train, trainer
+from mha_apps.errors import InputError, InputWarning
+from mha_apps.forecast import Forecaster, ForecastRecipe, backtest, benchmark, predict, score, train, trainer
 from mha_apps.forecast.covariates import holiday_flags, read_static
 from mha_apps.forecast.drivers import CovariateTable, accumulate, find_knots, gain, solve
 from mha_apps.forecast.ridge import accumulate as ridge_moments
@@ -504,12 +505,47 @@ def test_the_command_line_goes_from_training_to_report(tmp_path, capsys):
     assert abs(found["contributions"]["n"]["contribution"]) < 0.02
     assert found["covariates"]["c"].startswith("known in hindsight")
     report = (run / "report.html").read_text()
+    assert "Not known after the last row" in report
     assert "known in hindsight" in report
     assert "Contribution of each covariate" in report
     whole = tmp_path / "whole.csv"
     frame.to_csv(whole)
     assert main(["forecast", "score", str(whole), str(run), "--json"]) == 0
     assert [each["sensor"] for each in json.loads(capsys.readouterr().out)["sensors"]] == ["y"]
+
+
+def test_a_table_of_the_future_is_read_without_the_columns_of_the_history(tmp_path):
+    frame = driven(rows=300).rename_axis("time")
+    csv, ahead = tmp_path / "plant.csv", tmp_path / "ahead.csv"
+    frame.iloc[:-HORIZON].to_csv(csv)
+    frame[["c"]].iloc[-HORIZON:].to_csv(ahead)
+    recipe = ForecastRecipe(
+        csv=str(csv), columns=("y", "c"), future=("c",), horizon=HORIZON, look_back=24, attention=False, trees=False
+    )
+    run = train(recipe, out=tmp_path / "run")
+    assert predict(run, future=ahead, plots=False)["ds"].iloc[-1] == frame.index[-1]
+    with pytest.raises(InputError, match=r"needs 'c' .* 8 of the 8 rows"):
+        predict(run, plots=False)
+
+
+def test_rows_without_any_measurement_that_go_on_beyond_the_horizon_are_told():
+    frame = driven(rows=300)[["y", "c"]]
+    frame.iloc[-20:, 0] = np.nan
+    with pytest.warns(InputWarning, match=f"no value was measured from {frame.index[-20]} on, in the last 20 rows"):
+        table = Forecaster(**PLAIN, future=("c",)).fit(frame).predict()
+    assert table["ds"].iloc[0] == frame.index[-20]
+
+
+def test_the_benchmark_takes_covariates_too():
+    frame = driven(rows=20 * 30 * 6)
+    recipe = ForecastRecipe(csv="x", look_back=48, future=("c",), target=("y",), attention=False, trees=False)
+    settings = {"horizons": (4,), "months": (12, 4, 4), "trees": False}
+    frame.index = pd.date_range("2020", periods=len(frame), freq="4h")
+    found = benchmark(frame, recipe=recipe, **settings)
+    assert (
+        found["average"]["mae"]
+        < 0.5 * benchmark(frame[["y"]], recipe=replace(recipe, future=()), **settings)["average"]["mae"]
+    )
 
 
 def test_rows_of_the_future_in_the_csv_serve_training_prediction_and_backtest(tmp_path):
