@@ -17,7 +17,7 @@ import pandas as pd
 
 from mha_apps.errors import InputError, warn
 
-from .faults import without_spikes
+from .faults import named, without_spikes
 from .recipe import ForecastRecipe
 
 __all__ = ["Covariates", "Roles", "assign", "holiday_flags", "read_static", "warn_of_early_end"]
@@ -246,6 +246,9 @@ def assign(frame: pd.DataFrame, recipe: ForecastRecipe, source: str) -> Roles:
         holiday_flags(recipe.holidays, frame.index[:1])
     if covariates.columns:
         frame = frame[series].join(without_spikes(frame[covariates.columns], source))
+        empty = [name for name in covariates.columns if not np.isfinite(frame[name].to_numpy(dtype=np.float64)).any()]
+        if empty:
+            warn(f"{source}: {named(empty)} without any value, so nothing is learned from it")
     ahead = covariates.ahead(frame, series)
     warn_of_early_end(ahead, recipe.horizon, source)
     rows = covariates.history(frame, series)

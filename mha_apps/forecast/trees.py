@@ -54,6 +54,9 @@ class Trees:
             target.append(rows.future.gather(1, lead[part, None])[:, 0])
         x, y = torch.cat(features).numpy(), (torch.cat(target) - torch.cat(level)).numpy()
         known = np.isfinite(y)
+        x[:, ~np.isfinite(x).any(0)] = (
+            0.0  # the library cannot bin a feature that is never known; this one splits nothing
+        )
         if not known.any():  # no truth to learn from: the forecast is the centre
             x, y, known = np.zeros((2, x.shape[1]), dtype=x.dtype), np.zeros(2), np.ones(2, dtype=bool)
         model = HistGradientBoostingRegressor(

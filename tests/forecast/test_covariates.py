@@ -2,6 +2,7 @@
 
 import json
 import sys
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -252,6 +253,20 @@ def test_a_covariate_that_is_missing_in_the_past_is_no_obstacle():
     frame.iloc[::17, 1] = np.nan
     found, forecaster = error_of(frame, future=("c",))
     assert found < 1.5 * FLOOR
+    assert np.isfinite(forecaster.backtest().metrics["mae"])
+
+
+@pytest.mark.parametrize("role", ["past", "future"])
+@pytest.mark.parametrize("value", [np.nan, 1.0, 1e200], ids=["never known", "constant", "huge"])
+def test_a_strange_covariate_does_no_harm(role, value):
+    frame = driven(rows=300)[["y", "c"]]
+    frame["c"] = value if value != 1e200 else value * frame["c"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", InputWarning)
+        forecaster = Forecaster(**PLAIN | {"trees": True}, **{role: ("c",)}).fit(frame)
+    ahead = pd.DataFrame({"c": value}, pd.date_range(frame.index[-1], periods=HORIZON + 1, freq="h")[1:])
+    if role == "past" or np.isfinite(value):
+        assert np.isfinite(forecaster.predict(future=ahead if role == "future" else None)["mean"]).all()
     assert np.isfinite(forecaster.backtest().metrics["mae"])
 
 
