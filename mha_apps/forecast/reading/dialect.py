@@ -257,7 +257,7 @@ def _header(lines: Lines, dialect: Dialect, rows: dict[int, list[str]], skip: in
     profile = _profile([row for row in tail if len(row) == width][-120:], width)
     full = [i for i, row in plain.items() if i >= skip and any(row)]
     data = [_is_data(plain[i], profile, width) for i in full]
-    if data[:1] == [True] and _years_in_a_row(plain[full[0]]):
+    if data[:1] == [True] and _counts_on(plain[full[0]]):
         data[0] = False
     # A line of values that stands above a line of names belongs to the preface
     followed = [n + 1 == len(full) or data[n + 1] or not _wordy(plain[full[n + 1]]) for n in range(len(full))]
@@ -315,15 +315,19 @@ def remark_behind(cells: list[str], dialect: Dialect) -> str | None:
     return " ".join(extra)
 
 
-def _years_in_a_row(row: list[str]) -> bool:
-    """Whether a line names columns by years: Country,2015,2016,2017,2018."""
-    numbers = [int(cell) for cell in row if re.fullmatch(r"(?:1[89]|20|21)\d\d", cell)]
+def _counts_on(row: list[str]) -> bool:
+    """Whether a line names columns by years, as Country,2015,2016,2017, or counts them, as Year,Month,1,2 to 31."""
     words = sum(kind(cell[:80]) == "text" for cell in row)
-    return (
-        len(numbers) >= 4
-        and words + len(numbers) == sum(bool(cell) for cell in row)
-        and all(later - earlier == 1 for earlier, later in itertools.pairwise(numbers))
-    )
+    for pattern, firsts, fewest in ((r"(?:1[89]|20|21)\d\d", range(1800, 2200), 4), (r"\d\d?", range(2), 12)):
+        numbers = [int(cell) for cell in row if re.fullmatch(pattern, cell)]
+        if (
+            len(numbers) >= fewest
+            and numbers[0] in firsts
+            and words + len(numbers) == sum(bool(cell) for cell in row)
+            and all(later - earlier == 1 for earlier, later in itertools.pairwise(numbers))
+        ):
+            return True
+    return False
 
 
 def _wordy(row: list[str]) -> bool:

@@ -97,6 +97,11 @@ PART_NAMES: dict[str, frozenset[str]] = {
 }  # fmt: skip
 """Names of columns that hold one part of a time."""
 
+SUMMARY_NAMES = _set(
+    "total totals sum mean average avg max maximum min minimum peak annual ann yearly daily j-d d-n djf mam jja son q1 q2 q3 q4 summe mittel jahresmittel tagesmittel moyenne"
+)
+"""Names of columns that say something of a whole line, beside the hours or months of it."""
+
 ZONE_NAMES = _set(
     "tz tz_cd timezone time_zone zone zeitzone aikavyöhyke offset utc_offset tz_offset gmt_offset utcoffset fuseau"
 )
