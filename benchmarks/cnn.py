@@ -213,14 +213,19 @@ def inference(model: nn.Module, x: Tensor) -> Callable[[], object]:
 # Fine-tuning
 
 
-def finetune(data: str, epochs: int, model: str, out: Path) -> None:
-    """Trains a network without gates, plugs CBAM in and trains on, from either start; prints the accuracy on the
-    validation images before the first step, at its lowest and at the end, and draws all of it."""
+def finetune(data: str, epochs: int, model: str, out: Path, trained: Path | None) -> None:
+    """Trains a network without gates (or takes the run `trained`), plugs CBAM in and trains on, from either start.
+
+    Prints the accuracy on the validation images before the first step, at its lowest and at the end, and draws it."""
     plain = CnnRecipe(data=data, model=model, gate="none", epochs=epochs)
-    base = Run.open(out / "plain") if (out / "plain" / "summary.json").exists() else train(plain, out=out / "plain")
+    if trained is None and (out / "plain" / "summary.json").exists():
+        trained = out / "plain"
+    base = Run.open(trained, "cnn") if trained is not None else train(plain, out=out / "plain")
+    plain = base.recipe(CnnRecipe)
     training, validation = load_for_training(plain)
     before = top1(load_model(base), validation)
-    print(f"{model} on {data}, without gates, {epochs} epochs: {before:.2f}% of {len(validation)} validation images")
+    budget = "{1:g} {0}".format(*plain.budget)
+    print(f"{plain.model}, without gates, {budget}: {before:.2f}% of {len(validation)} validation images")
     figure = Figure(figsize=(6, 3.5), layout="constrained")
     axes = figure.subplots()
     axes.axhline(before, color="grey", linestyle=":", label="before plugging")
@@ -258,6 +263,7 @@ def main() -> int:
     parser.add_argument("--data", default="digits")
     parser.add_argument("--model", default="resnet20")
     parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--trained", type=Path, help="of finetune: a run of a network without gates to begin with")
     parser.add_argument("--out", type=Path, default=Path("runs/finetune"))
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
@@ -266,7 +272,7 @@ def main() -> int:
     if arguments.what == "overhead":
         overhead(arguments.rounds)
     else:
-        finetune(arguments.data, arguments.epochs, arguments.model, arguments.out)
+        finetune(arguments.data, arguments.epochs, arguments.model, arguments.out, arguments.trained)
     return 0
 
 
