@@ -19,7 +19,6 @@ import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 from accelerate.utils import send_to_device
-from timm.optim import create_optimizer_v2
 from timm.utils import ModelEmaV3
 from torch import Tensor, nn
 from torch.utils.tensorboard import SummaryWriter
@@ -29,6 +28,7 @@ from mha_apps.training import checkpoint, files, processes, random, schedule
 from mha_apps.training.budget import Budget
 from mha_apps.training.device import resolve_device, resolve_precision
 from mha_apps.training.feed import Feed
+from mha_apps.training.optimizer import make_optimizer
 from mha_apps.training.progress import Reporter
 from mha_apps.training.recipe import TrainingRecipe
 from mha_apps.training.report import write_report
@@ -97,7 +97,7 @@ class _Trainer:
         self.raw = model
         # Copied before Accelerate wraps forward, or the copy would call the original's weights.
         self.average = ModelEmaV3(model, decay=recipe.ema, use_warmup=True) if recipe.ema else None
-        self.model, self.optimizer = self.accelerator.prepare(model, _optimizer(task, recipe, model))
+        self.model, self.optimizer = self.accelerator.prepare(model, make_optimizer(model, recipe, task.parameters))
         self.peaks = [group["lr"] for group in self.optimizer.param_groups]
         exact = torch.float32 if self.device.type == "mps" else torch.float64  # which MPS lacks
         self.loss_sum = torch.zeros((), dtype=exact, device=self.device)
@@ -458,13 +458,3 @@ def _global_batch(task: Task, recipe: TrainingRecipe) -> int:
     if size % count and size == recipe.batch_size:
         raise InputError(f"--batch-size {size}: must be divisible by the {count} processes")
     return max(size - size % count, count)
-
-
-def _optimizer(task: Task, recipe: TrainingRecipe, model: nn.Module) -> torch.optim.Optimizer:
-    weights: Any = task.parameters if task.parameters is not None else model
-    try:
-        return create_optimizer_v2(
-            weights, opt=recipe.optimizer, lr=recipe.learning_rate, weight_decay=recipe.weight_decay
-        )
-    except (ValueError, AssertionError) as error:
-        raise InputError(f"--optimizer {recipe.optimizer}: timm knows none of that name ({error})") from error

@@ -39,7 +39,7 @@ class TrainingRecipe:
     accumulate: int = 1
     """Pieces that a batch is cut into when it does not fit in memory; the gradients add up."""
     optimizer: str = "adamw"
-    """Any optimiser name that timm knows: adamw, sgd, nadamw, muon, lion, ..."""
+    """Any optimiser name that timm knows: adamw, sgd, nadamw, muon (for hidden matrices, AdamW for the rest), ..."""
     learning_rate: float = 1e-3
     """Peak learning rate, reached after the warm-up."""
     weight_decay: float = 0.05

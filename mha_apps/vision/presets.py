@@ -35,15 +35,16 @@ PRESETS: dict[str, Preset] = {
         },
     ),
     "compact": Preset(
-        "32x32 images through a stem of three 3x3 convolutions to 64 tokens: 0.93M parameters, 68M MACs. "
+        "32x32 images through a stem of seven 3x3 convolutions to 64 tokens: 0.97M parameters, 83M MACs. "
         "Made for CIFAR on a CPU.",
         {
             "patch_size": 4,
             "dim": 128,
-            "depth": 5,
+            "depth": 3,
             "heads": 2,
             "mlp_ratio": 3.0,
-            "stem": "conv",
+            "activation": "relu2",
+            "stem": "residual",
             "pool": "mean",
             "position": "learned+relative",
         },

@@ -1,4 +1,4 @@
-"""From pixels to tokens: plain patches, overlapping convolutions, and shifted patches."""
+"""From pixels to tokens: plain patches, overlapping convolutions (with residual pairs if wanted), shifted patches."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor, nn
 
-__all__ = ["ConvStem", "PatchEmbedding", "ShiftedPatches", "sinusoidal_2d"]
+__all__ = ["ConvStem", "PatchEmbedding", "ResidualStem", "ShiftedPatches", "sinusoidal_2d"]
 
 
 class PatchEmbedding(nn.Module):
@@ -84,12 +84,49 @@ class ConvStem(nn.Module):
                 nn.Conv2d(before, after, 3, stride, padding=1, bias=False),
                 nn.BatchNorm2d(after),
                 nn.ReLU(),
+                *(self.after_halving(after) if number else []),
             ]
         self.layers = nn.Sequential(*layers)
+        # On CPUs convolutions are faster with channels last, and tokens have them last anyway.
+        self.to(memory_format=torch.channels_last)
+
+    def after_halving(self, channels: int) -> list[nn.Module]:
+        """What follows each convolution that halves the image."""
+        return []
 
     def forward(self, images: Tensor) -> Tensor:
         """(batch, channels, height, width) to (batch, rows * columns, dim)."""
         return rearrange(self.layers(images), "b d h w -> b (h w) d")
+
+
+class ResidualStem(ConvStem):
+    """:class:`ConvStem` with a residual pair of 3x3 convolutions (He et al. 2016) after each halving.
+
+    Convolutions learn the neighbourhood of a pixel from fewer images than attention does: with as many MACs less in
+    the blocks, a model is more accurate after the same training.
+    """
+
+    def after_halving(self, channels: int) -> list[nn.Module]:
+        return [ResidualPair(channels)]
+
+
+class ResidualPair(nn.Module):
+    """``relu(x + norm(conv(relu(norm(conv(x))))))``, the identity at the start."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        last = nn.BatchNorm2d(channels)
+        nn.init.zeros_(last.weight)
+        self.branch = nn.Sequential(
+            nn.Conv2d(channels, channels, 3, padding=1, bias=False),
+            nn.BatchNorm2d(channels),
+            nn.ReLU(),
+            nn.Conv2d(channels, channels, 3, padding=1, bias=False),
+            last,
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.relu(x + self.branch(x))
 
 
 def sinusoidal_2d(rows: int, columns: int, dim: int, base: float = 10000.0) -> Tensor:

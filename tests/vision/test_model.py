@@ -15,7 +15,7 @@ def images(model, batch=2):
     return torch.randn(batch, model.channels, *model.image_size, generator=torch.Generator().manual_seed(0))
 
 
-@pytest.mark.parametrize("stem", ["patch", "conv", "shifted"])
+@pytest.mark.parametrize("stem", ["patch", "conv", "residual", "shifted"])
 @pytest.mark.parametrize("pool", ["mean", "class", "attention"])
 def test_every_stem_and_pool_gives_logits_and_a_gradient_to_every_weight(stem, pool):
     model = ViT(**SMALL | {"stem": stem, "pool": pool, "registers": 2, "layer_scale": 0.1})
@@ -53,6 +53,15 @@ def test_patches_are_cut_row_by_row():
     tokens = model.stem(picture)[0]
     differs = (tokens - tokens[0]).abs().sum(dim=1) > 1e-6
     assert differs.nonzero().flatten().tolist() == [1 * 4 + 3]
+
+
+def test_a_residual_stem_begins_as_the_plain_one_with_the_same_convolutions():
+    plain, residual = (ViT(**SMALL | {"stem": stem}).stem for stem in ("conv", "residual"))
+    halving = [layer for layer in residual.layers if not hasattr(layer, "branch")]
+    plain.layers.load_state_dict(torch.nn.Sequential(*halving).state_dict())
+    picture = torch.randn(2, 3, 16, 16)
+    assert len(halving) < len(residual.layers)
+    torch.testing.assert_close(residual.eval()(picture), plain.eval()(picture))
 
 
 def test_shifted_patches_see_half_a_patch_beyond_their_border():
