@@ -21,7 +21,17 @@ from .windows import Windows, centre
 __all__ = ["MOST_CHANNELS", "Cross", "CrossMoments", "accumulate", "solve", "summarise"]
 
 MOST_CHANNELS = 16  # the weights grow with the square of the channels
+CHUNK = 16_384  # channel windows at a time, where there are many
+MOST_EACH = 2_000_000  # weights of covariates for each of many series
 PENALTIES = (0.3, 1.0, 3.0, 10.0, 30.0)
+
+
+def stretches(look_back: int) -> list[tuple[int, int]]:
+    """The stretches of :func:`summarise`, as rows before the origin from and to."""
+    edges = [0, 1, 3]
+    while edges[-1] * 2 <= look_back:
+        edges.append(edges[-1] * 2)
+    return list(pairwise(edge for edge in edges if edge <= look_back))
 
 
 def summarise(past: Tensor, mask: Tensor) -> Tensor:
@@ -35,12 +45,8 @@ def summarise(past: Tensor, mask: Tensor) -> Tensor:
         ``(..., stretches)``; zero where a stretch has no observed value.
     """
     look_back = past.shape[-1]
-    edges = [0, 1, 3]
-    while edges[-1] * 2 <= look_back:
-        edges.append(edges[-1] * 2)
-    edges = [edge for edge in edges if edge <= look_back]
     parts = []
-    for near, far in pairwise(edges):
+    for near, far in stretches(look_back):
         stretch = slice(look_back - far, look_back - near)
         parts.append(past[..., stretch].sum(-1) / mask[..., stretch].sum(-1).clamp_min(1.0))
     return torch.stack(parts, -1)
@@ -128,7 +134,7 @@ def accumulate(
     """
     channels, horizon = windows.series, windows.horizon
     moments: CrossMoments | None = None
-    for part in origins.split(512):
+    for part in origins.split(max(1, min(512, CHUNK // channels))):
         past, future = windows.every_series(part)
         z, mask, level = centre(past.double(), trailing)
         features = _features(z, mask, covariates, part, each)

@@ -41,8 +41,9 @@ LATEST = STRETCHES[-1][1]
 """Rows before a window that its drivers look back to."""
 QUANTILES = (0.1, 0.3, 0.5, 0.7, 0.9)
 PENALTIES = (0.001, 0.01, 0.1, 1.0)
+SHARED = 10.0  # one more for several series: what a penalty shrinks to is what all of them say
 SHAPES = ("straight", "bent")
-MOST_WINDOWS = 200_000  # windows of drivers and of targets in a round
+MOST_WINDOWS = 400_000  # windows of drivers and of targets in a round
 MOST_GRAM = 20_000_000  # numbers in the products of each series; beyond them all series share one
 CHUNK = 4096  # windows of drivers at a time
 
@@ -200,7 +201,7 @@ class CovariateTable:
 
 @dataclass
 class Drivers:
-    """``weights`` ``(series + 1, blocks, drivers)`` float64; row 0 is for a series that training did not know."""
+    """``weights`` ``(series + 1, blocks, drivers)`` float32; row 0 is for a series that training did not know."""
 
     weights: Tensor
 
@@ -288,26 +289,42 @@ def accumulate(
 
 
 def solve(moments: DriverMoments, *, penalty: float, use: Tensor) -> Tensor:
-    """Weights ``(series, blocks, drivers)`` of the drivers for which ``use`` is True; the others are zero.
+    """Weights ``(series + 1, blocks, drivers)`` of the drivers for which ``use`` is True; the others are zero.
 
-    The penalty is a multiple of each innovation's variance, so the unit of a covariate does not matter.
+    Row 0 is what all series say together, with as many times less penalty as there are series; the weights of a series
+    are shrunk to it. The penalty is a multiple of each innovation's variance, so the unit of a covariate does not
+    matter.
     """
-    weights = torch.zeros_like(moments.cross)
-    shared = len(moments.gram) != len(moments.cross)
+    series = len(moments.cross)
+    weights = torch.zeros(series + 1, *moments.cross.shape[1:], dtype=torch.float64)
+    shared = len(moments.gram) != series
     count = moments.count.clamp_min(1.0)
     gram = moments.gram[:, :, use][..., use] / (moments.steps.clamp_min(1.0) if shared else count)[..., None, None]
+    cross = moments.cross[..., use] / count[..., None]
+    share = moments.count / moments.count.sum(0).clamp_min(1.0)
+    both = gram[0] if shared else torch.einsum("sb,sbkl->bkl", share, gram)
+    pooled = _ridge(both, torch.einsum("sb,sbk->bk", share, cross)[..., None], penalty / series)[..., 0]
+    weights[0, :, use] = pooled
+    if series == 1:
+        weights[1, :, use] = pooled
+        return weights
+    rest = cross - torch.einsum("...bkl,bl->...bk", gram, pooled)
+    if shared:
+        own = _ridge(gram[0], rest.permute(1, 2, 0), penalty).permute(2, 0, 1)
+    else:
+        own = _ridge(gram, rest[..., None], penalty)[..., 0]
+    weights[1:, :, use] = pooled + own
+    return weights
+
+
+def _ridge(gram: Tensor, cross: Tensor, penalty: float) -> Tensor:
+    """Solutions ``(..., drivers, columns)`` for ``gram`` ``(..., drivers, drivers)``, each driver in its own unit."""
     deviation = gram.diagonal(dim1=-2, dim2=-1).sqrt()
     # A driver that its past foretells, to the last digits, has nothing to say.
     inverse = torch.where(deviation > 1e-4, 1 / deviation.clamp_min(1e-12), 0.0)
     scaled = gram * inverse[..., None] * inverse[..., None, :]
     scaled = scaled + penalty * torch.eye(scaled.shape[-1], dtype=torch.float64)
-    cross = moments.cross[..., use] / count[..., None] * inverse
-    if shared:
-        found = torch.linalg.solve(scaled[0], cross.permute(1, 2, 0)).permute(2, 0, 1)
-    else:
-        found = torch.linalg.solve(scaled, cross[..., None])[..., 0]
-    weights[..., use] = found * inverse
-    return weights
+    return torch.linalg.solve(scaled, cross * inverse[..., None]) * inverse[..., None]
 
 
 def _use(table: CovariateTable, shape: str) -> Tensor:
@@ -315,8 +332,8 @@ def _use(table: CovariateTable, shape: str) -> Tensor:
 
 
 def gain(moments: DriverMoments, weights: Tensor) -> Tensor:
-    """The share of the squared residuals that ``weights`` take away in each block, over all series; NaN without any."""
-    before = moments.square.sum(0)
+    """The share of the squared residuals that ``weights`` of :func:`solve` take away in each block; NaN without any."""
+    before, weights = moments.square.sum(0), weights[1:]
     if len(moments.gram) == len(moments.cross):
         explained = torch.einsum("sbkl,sbl->sbk", moments.gram, weights)
     else:  # the share of the observed targets is taken to be that of all steps
@@ -341,9 +358,10 @@ def choose(
         The drivers of each round, None where no block keeps any, and what was decided for each block.
     """
     shapes = SHAPES if bool(table.bent.any()) else SHAPES[:1]
+    penalties = PENALTIES if len(trained[0].cross) == 1 else (*PENALTIES, SHARED)
     fitted = {
         (shape, penalty): [solve(each, penalty=penalty, use=_use(table, shape)) for each in trained]
-        for shape, penalty in product(shapes, PENALTIES)
+        for shape, penalty in product(shapes, penalties)
     }
     gains = {choice: [gain(held, w) for held, w in zip(scored, each, strict=True)] for choice, each in fitted.items()}
     facts: list[dict[str, Any]] = []
@@ -369,4 +387,4 @@ def _joined(facts: list[dict[str, Any]], fitted: Any) -> Drivers | None:
             found = fitted(block["shape"], block["penalty"])
             weights = torch.zeros_like(found) if weights is None else weights
             weights[:, number] = found[:, number]
-    return None if weights is None else Drivers(torch.cat([weights.mean(0, keepdim=True), weights]))
+    return None if weights is None else Drivers(weights.float())

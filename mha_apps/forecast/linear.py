@@ -212,9 +212,11 @@ def fit_rounds(
     if covariates is not None and covariates.drivers.series:
         facts["drivers"] = _fit_drivers(windows, rounds, paths, covariates, trailing=trailing)
     helped = channels and 2 <= windows.series <= cross.MOST_CHANNELS
-    if helped or (covariates is not None and covariates.columns > 0):
-        # A series alone is one of its own channels.
-        alone = not helped and windows.series > 1
+    columns = covariates.columns if covariates is not None else 0
+    # A series alone is one of its own channels; each of several may be helped by the covariates alone.
+    alone = not helped and windows.series > 1
+    weights = windows.series * horizon * columns * len(cross.stretches(plan.look_back))
+    if helped or (columns and (not alone or weights <= cross.MOST_EACH)):
         facts["cross"] = _fit_cross(windows, rounds, paths, trailing=trailing, covariates=covariates, each=alone)
         facts |= {"cross_each": True} if alone else {}
     return paths, facts
@@ -448,7 +450,7 @@ def _errors(
 
     before = torch.zeros(len(blocks), dtype=torch.float64)
     after = {penalty: before.clone() for penalty in corrections}
-    for part in origins.split(256):
+    for part in origins.split(max(1, min(256, cross.CHUNK // windows.series))):
         past, future = windows.every_series(part)
         z, mask, level = centre(past.double(), trailing)
         who = torch.arange(1, windows.series + 1)

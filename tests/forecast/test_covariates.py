@@ -138,7 +138,7 @@ def test_weights_are_those_of_a_regression_of_residuals_on_innovations():
     base = 0.1 * torch.from_numpy(rng.normal(size=(look_back, horizon)))
     origins = torch.arange(20, 380)
     moments = accumulate(windows, table, base, origins, [(0, horizon)], trailing=4)
-    found = solve(moments, penalty=1e-9, use=torch.tensor([True] + [False] * (len(table.bent) - 1)))[0, 0, 0]
+    found = solve(moments, penalty=1e-9, use=torch.tensor([True] + [False] * (len(table.bent) - 1)))[1, 0, 0]
 
     def left_over(of):
         past, future = of.every_series(origins)
@@ -149,10 +149,28 @@ def test_weights_are_those_of_a_regression_of_residuals_on_innovations():
     seen = np.isfinite(r)
     expected = e[seen] @ r[seen] / (e[seen] @ e[seen])
     assert float(found) == pytest.approx(expected, rel=1e-4)
-    weights = torch.zeros_like(moments.cross)
-    weights[0, 0, 0] = expected
+    weights = torch.zeros(2, 1, len(table.bent), dtype=torch.float64)
+    weights[1, 0, 0] = expected
     share = 1 - ((r[seen] - expected * e[seen]) ** 2).sum() / (r[seen] ** 2).sum()
     assert float(gain(moments, weights)[0]) == pytest.approx(share, rel=1e-4)
+
+
+def test_the_weights_of_a_series_shrink_to_what_all_say():
+    rng = np.random.default_rng(1)
+    c = rng.normal(size=(403, 1))
+    y = c[:400] * [1.0, 1.0, 1.0, 3.0] + 0.5 * rng.normal(size=(400, 4))
+    windows = Windows(y, look_back=8, horizon=3)
+    table = CovariateTable(
+        c, known=[True], columns=1, knots=find_knots(c), waves=None, look_back=8, horizon=3, trailing=4
+    )
+    moments = accumulate(
+        windows, table, torch.zeros(8, 3, dtype=torch.float64), torch.arange(30, 390), [(0, 3)], trailing=4
+    )
+    only = torch.tensor([True] + [False] * (len(table.bent) - 1))
+    free, bound = (solve(moments, penalty=penalty, use=only)[:, 0, 0] for penalty in (1e-6, 1e4))
+    np.testing.assert_allclose(free, [1.5, 1, 1, 1, 3], atol=0.05)
+    np.testing.assert_allclose(bound[1:] - bound[0], 0, atol=1e-3)
+    np.testing.assert_allclose(bound[0], 1.5 / (1 + 1e4 / 4), rtol=0.05)
 
 
 def test_innovations_leave_nothing_of_a_covariate_that_its_past_tells():
