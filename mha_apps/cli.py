@@ -352,6 +352,23 @@ class ForecastScore(Verb):
 
 
 @dataclass(kw_only=True)
+class ForecastExport(Verb):
+    """Hand a trained forecaster on: ONNX, safetensors and a model card."""
+
+    folder: Annotated[Positional[Path], tyro.conf.arg(metavar="RUN")]
+    """The run folder that `forecast train` made."""
+    out: Path | None = None
+    """The folder to write into; `export` in the run folder when not given."""
+    format: Literal["onnx", "safetensors"] = "onnx"
+    """`onnx` writes model.onnx too, checked against onnxruntime; needs the extra `export`."""
+
+    def run(self) -> Answer:
+        from mha_apps.forecast import export
+
+        return _facts(export(self.folder, self.out, format=self.format))
+
+
+@dataclass(kw_only=True)
 class ForecastBenchmark(Verb):
     """The public protocol: 12, 4 and 4 months, every test window, at 96 to 720 steps."""
 
@@ -533,6 +550,7 @@ VERBS: dict[str, dict[str, type[Verb]]] = {
         "backtest": ForecastBacktest,
         "score": ForecastScore,
         "benchmark": ForecastBenchmark,
+        "export": ForecastExport,
     },
     "cnn": {
         "train": CnnTrain,

@@ -2,6 +2,7 @@ from .backtest import Backtest as Backtest
 from .backtest import backtest as backtest
 from .backtest import examine as examine
 from .benchmark import benchmark as benchmark
+from .export import export as export
 from .forecaster import Forecaster as Forecaster
 from .model import ForecastModel as ForecastModel
 from .predict import predict as predict

@@ -100,12 +100,14 @@ class Trees:
     ) -> tuple[Tensor, Tensor]:
         """``(n, steps, features)`` and the level ``(n,)``; missing lags stay NaN, which the trees handle."""
         look_back = past.shape[-1]
-        _, _, level = centre(past, self.trailing)
+        # Means in float64, then rounded: a mean must not fall to the other side of a threshold by who added it up.
+        level = centre(past.double(), self.trailing)[2].float()
         z = past - level
         period = max(1, min(self.period, look_back))
         lags = [1, 2, 3, *(k * period for k in (1, 2, 7) if k * period <= look_back)]
         recent = torch.stack([z[:, look_back - lag] for lag in lags if lag <= look_back], -1)
-        means = torch.stack([z[:, -span:].nanmean(-1) for span in (3, period, 7 * period) if span <= look_back], -1)
+        spans = [span for span in (3, period, 7 * period) if span <= look_back]
+        means = torch.stack([z[:, -span:].double().nanmean(-1) for span in spans], -1).float()
         # The values at the phase that is forecast, one and two seasons before.
         phase = lead % period
         same = [z.gather(1, look_back - k * period + phase) for k in (1, 2) if k * period <= look_back]

@@ -1,0 +1,426 @@
+"""Handing a forecaster on: ONNX from raw rows to quantiles, safetensors, and a model card that says how to feed it.
+
+The graph holds everything that :func:`mha_apps.forecast.predict` does after reading: the scale of each sensor, the
+centring, the linear path, attention where it was kept, the seasonal naive forecast and the trees where they take part,
+the calibration of the intervals as training left it, and the bounds.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor, nn
+
+from mha_apps.errors import InputError
+from mha_apps.training import Run, files
+
+from .baselines import seasonal_naive
+from .calendar import CYCLES, encode, extend
+from .conformal import bounds
+from .covariates import Covariates
+from .cross import Cross
+from .inputs import GROUP
+from .limits import ranges
+from .linear import LinearPath
+from .model import FILES, LEVELS, ForecastModel
+from .predict import forecast_values, load_model, tail_of
+from .recipe import ForecastRecipe
+from .stack import Blend
+from .windows import centre
+
+__all__ = ["OnnxForecaster", "export", "feeds"]
+
+TOLERANCE = 1e-4
+"""Largest difference from torch, in deviations of a sensor, that passes for rounding."""
+MOST_SERIES = 1024
+CHECKED = 4  # windows
+
+
+class OnnxForecaster(nn.Module):
+    """A model and all that is done before and after it, as one function of tensors.
+
+    Args:
+        model: in eval mode, of series alone: no meters and no covariates.
+
+    Raises:
+        InputError: the model holds what the graph does not.
+    """
+
+    middle: Tensor
+    unit: Tensor
+    identity: Tensor
+    members: Tensor
+    place: Tensor
+
+    def __init__(self, model: ForecastModel) -> None:
+        super().__init__()
+        if model.covariates != Covariates():
+            raise InputError("--format onnx: the graph takes no covariates; use --format safetensors, or train without")
+        if "meter" in model.artifacts:
+            raise InputError(
+                "--format onnx: the graph knows no meters; use --format safetensors, or leave --counter out"
+            )
+        if len(model.series) > MOST_SERIES:
+            raise InputError(
+                f"--format onnx: {len(model.series):,} series, and the graph takes {MOST_SERIES:,} at most; use "
+                "--format safetensors"
+            )
+        self.model = model.eval()
+        count = len(model.series)
+        size = min(GROUP, count)
+        starts = [*range(0, count - size + 1, size), *([count - size] if count % size else [])]
+        members = torch.stack([torch.arange(start, start + size) for start in starts])
+        # Where a series is in two groups the later one counts, as in Inputs.
+        place = torch.tensor([int((members.flatten() == each).nonzero()[-1]) for each in range(count)])
+        held = model.artifacts
+        low, high = ranges(model, model.series)
+        self.register_buffer("middle", held["mean"][:, None])
+        self.register_buffer("unit", held["scale"][:, None])
+        self.register_buffer("identity", torch.arange(1, count + 1)[members])
+        self.register_buffer("members", members)
+        self.register_buffer("place", place)
+        self.register_buffer("offset", held["offset"])
+        self.register_buffer("low", torch.from_numpy(low)[:, None, None])
+        self.register_buffer("high", torch.from_numpy(high)[:, None, None])
+        self.bounded = bool(np.isfinite(low).any() or np.isfinite(high).any())
+        for name, tensor in LinearPath.from_tensors(held).tensors().items():
+            self.register_buffer(f"path_{name}", tensor)
+        self.future = -(-model.horizon // model.patch) * model.patch
+        self.attends = bool(model.attention_weight)
+        blend = Blend.of(model)
+        weights = blend.expanded(model.horizon)[1:] if blend is not None else torch.zeros(count, model.horizon, 2)
+        self.register_buffer("blend", weights)
+        self.takes = tuple(bool(weights[..., number].any()) for number in range(weights.shape[-1]))
+        self.trees = blend.trees if blend is not None and self.takes[1] else None
+        if self.trees is not None and self.trees.table is not None:
+            for name, tensor in vars(self.trees.table).items():
+                self.register_buffer(f"tree_{name}", tensor)
+
+    def _linear(self) -> LinearPath:
+        held = dict(self.named_buffers(recurse=False))
+        cross = Cross(held["path_cross_mean"], held["path_cross_weights"]) if "path_cross_weights" in held else None
+        return LinearPath(held["path_linear"], cross, held.get("path_reversion"))
+
+    def forward(self, past: Tensor, waves: Tensor | None = None, bins: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Forecasts in the sensors' own units.
+
+        Args:
+            past: ``(batch, series, look_back)`` float64, as measured, NaN where missing.
+            waves: ``(batch, look_back + future, 2 * cycles)`` float32, of the rows of ``past`` and those after it, as
+                :func:`mha_apps.forecast.calendar.encode` gives them; the future is the horizon rounded up to whole
+                patches. Not for a model without cycles.
+            bins: ``(batch, look_back + future, cycles)`` int64, as it gives them too.
+
+        Returns:
+            The mean ``(batch, series, horizon)`` and the quantiles ``(batch, series, horizon, 5)``, float64.
+        """
+        model = self.model
+        z = ((past - self.middle) / self.unit).float()
+        z = torch.where(torch.isfinite(z), z, torch.nan)
+        centred, mask, level = centre(z.double(), model.trailing)
+        linear = self._linear().forecast(centred, mask, level).float()
+        found = self._network(centred.float(), mask.float(), linear, waves, bins) + level.float().unsqueeze(-1)
+        point = found[..., :1]
+        if self.takes[0]:
+            naive = seasonal_naive(z, model.horizon, model.period)
+            found = found + self._share(naive, point, 0)
+        if self.trees is not None:
+            found = found + self._share(self._grown(z, waves), point, 1)
+        values = bounds(found, self.get_buffer("offset")) * self.unit[..., None] + self.middle[..., None]
+        if self.bounded:
+            values = torch.minimum(torch.maximum(values, self.get_buffer("low")), self.get_buffer("high"))
+        return values[..., 0], values[..., 1:]
+
+    def _share(self, forecast: Tensor, point: Tensor, component: int) -> Tensor:
+        difference = torch.nan_to_num(forecast.unsqueeze(-1) - point, nan=0.0)
+        return difference * self.get_buffer("blend")[..., component : component + 1]
+
+    def _network(self, past: Tensor, mask: Tensor, linear: Tensor, waves: Tensor | None, bins: Tensor | None) -> Tensor:
+        """The heads' forecasts relative to the centre, ``(batch, series, horizon, 6)``."""
+        model, groups = self.model, len(self.members)
+
+        def grouped(values: Tensor) -> Tensor:
+            return values[:, self.members].flatten(0, 1)  # (batch * groups, members, ...)
+
+        past, mask, linear = grouped(past), grouped(mask), grouped(linear)
+        identity = self.identity.expand(past.shape[0] // groups, -1, -1).flatten(0, 1)
+        scale = model.residual_scale[identity].unsqueeze(-1)
+        power = (past.square() * mask).sum(-1, keepdim=True)
+        local = (power / mask.sum(-1, keepdim=True).clamp_min(1.0) + scale.square()).sqrt()
+        if not self.attends:
+            found = model._assemble(linear, scale, local, None)
+        else:
+            tokens = slice(None, None, model.patch)
+            if waves is not None and bins is not None:
+                waves = waves[:, tokens].repeat_interleave(groups, 0)
+                bins = bins[:, tokens].repeat_interleave(groups, 0)
+            each = [
+                model._assemble(
+                    linear,
+                    scale,
+                    local,
+                    path(past / local, mask, linear / local, waves, bins, identity, local.log()).float(),
+                )
+                for path in model.paths
+            ]
+            found = torch.stack(each).mean(0)
+        return found.unflatten(0, (-1, groups)).flatten(1, 2)[:, self.place]
+
+    def _grown(self, z: Tensor, waves: Tensor | None) -> Tensor:
+        """The trees' forecasts ``(batch, series, horizon)``, standardised."""
+        trees, horizon = self.trees, self.model.horizon
+        assert trees is not None
+        batch, count, look_back = z.shape
+        rows = look_back + self.future
+        flat = waves if waves is not None else torch.zeros(batch, rows, 0)
+
+        class _Here:  # what the trees read of Inputs, with the batch as rows that follow each other
+            identities = torch.arange(1, count + 1)
+            covariates, static = None, None
+
+        here = _Here()
+        here.waves = flat.flatten(0, 1)  # type: ignore[attr-defined]
+        origin = (torch.arange(batch) * rows)[:, None].expand(batch, count).flatten()
+        series = torch.arange(count).expand(batch, count).flatten()
+        lead = torch.arange(horizon).expand(batch * count, horizon)
+        features, level = trees._features(here, z.flatten(0, 1), origin, series, lead)  # type: ignore[arg-type]
+        made = self._leaves(features.flatten(0, 1)).unflatten(0, (-1, horizon)).float() + level[:, None]
+        return made.unflatten(0, (-1, count))
+
+    def _leaves(self, x: Tensor) -> Tensor:
+        """What :meth:`mha_apps.forecast.trees.Table.predict` does, for any number of rows at once."""
+        table = {name: self.get_buffer(f"tree_{name}") for name in ("feature", "threshold", "value", "start")}
+        trees, inner = table["feature"].shape
+        missing = torch.isnan(x)
+        both = torch.cat([x.masked_fill(missing, torch.inf), x.masked_fill(missing, -torch.inf)], 1)
+        roots = torch.arange(trees) * inner
+        at = torch.zeros(1, trees, dtype=torch.int64).expand(x.shape[0], trees)
+        for _ in range((inner + 1).bit_length() - 1):
+            node = at + roots
+            right = both.gather(1, table["feature"].flatten()[node]) > table["threshold"].flatten()[node]
+            at = 2 * at + 1 + right.long()
+        leaves = at - inner + torch.arange(trees) * (inner + 1)
+        return table["start"] + table["value"].flatten()[leaves].sum(1)
+
+
+def export(
+    run: Run | str | Path, out: str | Path | None = None, *, format: Literal["onnx", "safetensors"] = "onnx"
+) -> dict[str, Any]:
+    """Write a run's model as files for others.
+
+    Args:
+        run: the run, or its folder.
+        out: the folder to write into; ``export`` in the run folder when None.
+        format: ``safetensors`` for the weights, which ``ForecastModel.from_pretrained`` reads, and the card;
+            ``onnx`` for ``model.onnx`` besides, which is run beside torch before it counts as written.
+
+    Returns:
+        ``folder``, ``files``, and ``onnx_difference``: the largest difference from torch, in deviations of a sensor.
+
+    Raises:
+        InputError: no trained model in the run; the packages of the extra ``export`` are missing; the model holds
+            what the graph does not, or ONNX disagrees.
+    """
+    if format not in ("onnx", "safetensors"):
+        raise InputError(f"--format {format!r}: not known; pass onnx or safetensors")
+    run, model = load_model(run)
+    folder = Path(out) if out is not None else run.path / "export"
+    result: dict[str, Any] = {"folder": str(folder)}
+    graph = None
+    if format == "onnx":
+        _require_onnx()
+        graph = OnnxForecaster(model).eval()
+    with files.disk_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in FILES:
+            shutil.copyfile(run.model_dir / name, folder / name)
+    if graph is not None:
+        result["onnx_difference"] = _write_onnx(graph, folder / "model.onnx")
+    files.replace_text(folder / "README.md", model_card(run, model, onnx=graph is not None))
+    result["files"] = sorted(path.name for path in folder.iterdir())
+    return result
+
+
+def _require_onnx() -> None:
+    try:
+        import onnx  # noqa: F401
+        import onnxruntime  # noqa: F401
+        import onnxscript  # noqa: F401
+    except ImportError as error:
+        raise InputError(
+            f"{error.name} is missing; pip install 'mha_apps[export]', or pass --format safetensors"
+        ) from error
+
+
+def _examples(model: ForecastModel) -> tuple[dict[str, np.ndarray], list[pd.DataFrame]]:
+    """Inputs of the graph from the last rows of the training, and the frames that say the same; some cells missing."""
+    tail = tail_of(model)
+    draw = np.random.default_rng(0)
+    frames = []
+    for back in range(min(CHECKED, max(1, len(tail) - model.look_back))):
+        frame = tail.iloc[max(0, len(tail) - back - model.look_back) : len(tail) - back].copy()
+        frame = frame.mask(draw.uniform(size=frame.shape) < 0.1 * back)
+        frames.append(frame)
+    return feeds(model, frames), frames
+
+
+def feeds(model: ForecastModel, frames: list[pd.DataFrame]) -> dict[str, np.ndarray]:
+    """The inputs of the graph for rows to continue, each a frame with the model's series and at least one row."""
+    future = -(-model.horizon // model.patch) * model.patch
+    past, clock = [], []
+    for frame in frames:
+        before = pd.date_range(end=frame.index[-1], periods=model.look_back, freq=model.frequency)
+        past.append(frame.reindex(index=before, columns=model.series).to_numpy(dtype=np.float64).T)
+        clock.append(encode(before.append(extend(before, future)), model.cycles))
+    given = {"past": np.stack(past)}
+    if model.cycles:
+        given |= {"waves": np.stack([waves for waves, _ in clock]), "bins": np.stack([bins for _, bins in clock])}
+    return given
+
+
+def _write_onnx(graph: OnnxForecaster, path: Path) -> float:
+    import onnx
+    import onnxruntime
+
+    model = graph.model
+    given, frames = _examples(model)
+    batch = torch.export.Dim("batch")
+    with files.disk_errors(path):
+        torch.onnx.export(
+            graph,
+            tuple(torch.from_numpy(value[:2] if len(value) > 1 else value.repeat(2, 0)) for value in given.values()),
+            path,
+            input_names=list(given),
+            output_names=["forecast", "quantiles"],
+            dynamic_shapes={name: {0: batch} for name in given},
+            dynamo=True,
+            external_data=False,
+            verbose=False,
+        )
+    written = onnx.load(path)
+    facts = {
+        "series": model.series, "look_back": model.look_back, "horizon": model.horizon, "cycles": model.cycles,
+        "frequency": model.frequency, "zone": model.zone, "levels": LEVELS, "future": graph.future,
+    }  # fmt: skip
+    onnx.helper.set_model_props(written, {name: json.dumps(value) for name, value in facts.items()})
+    files.replace(path, lambda file: file.write(written.SerializeToString()))
+
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    difference = 0.0
+    for some in (slice(0, 1), slice(0, len(frames))):
+        mean, quantiles = session.run(None, {name: value[some] for name, value in given.items()})
+        found = np.concatenate([mean[..., None], quantiles], -1)
+        for ours, frame in zip(found, frames[some], strict=True):
+            theirs = forecast_values(model, frame)[0]
+            gap = np.abs(ours - theirs) / graph.unit[..., None].numpy()
+            difference = max(difference, float(np.nan_to_num(gap, nan=np.inf).max()))
+    if not difference <= TOLERANCE:
+        path.unlink()
+        raise InputError(
+            f"{path}: onnxruntime differs from torch by {difference:.2g} deviations; report this with the run's "
+            "config, and use --format safetensors"
+        )
+    return difference
+
+
+FORMULAS = {
+    "minute": "(minute + second / 60) / 60",
+    "hour": "(hour + minute / 60 + second / 3600) / 24",
+    "weekday": "(days since Monday + phase of `hour`) / 7",
+    "monthday": "(day of the month - 1) / days in the month",
+    "yearday": "(day of the year - 1 + phase of `hour`) / (365, or 366 in a leap year)",
+    "month": "(month - 1) / 12",
+}
+
+
+def model_card(run: Run, model: ForecastModel, *, onnx: bool) -> str:
+    """What a stranger needs to know before using the model: data, inputs, numbers, limits; Markdown."""
+    recipe, summary = run.recipe(ForecastRecipe), run.summary()
+    shown = ", ".join(f"`{name}`" for name in model.series[:50]) + (", ..." if len(model.series) > 50 else "")
+    settings = "\n".join(f"- {name}: {value}" for name, value in run.config["recipe"].items() if name != "device")
+    attention = summary.get("attention") or {}
+    parts = ["the linear path"]
+    parts += ["attention"] if bool(model.attention_weight) else []
+    parts += [name.replace("_", " ") for name, found in summary.get("blend", {}).items() if found.get("kept")]
+    told = "".join(f"- {warning}\n" for warning in summary.get("warnings", []))
+    gain = f" The attention path gained {attention['relative_gain']:+.2%} on validation." if attention else ""
+    return f"""---
+library_name: mha_apps
+pipeline_tag: time-series-forecasting
+tags: [time-series, forecasting]
+---
+# A forecaster of {len(model.series)} sensors, {model.horizon} rows ahead
+
+A row is one step of `{model.frequency}`{f", in the zone {model.zone}" if model.zone else ""}. It gives the mean and the
+quantiles {", ".join(map(str, LEVELS))} of each sensor, from the {model.look_back} rows before.
+The sensors, in this order (all are in config.json): {shown}.
+
+## Use
+```python
+from mha_apps.forecast.model import load_folder
+from mha_apps.forecast.predict import forecast_frame
+from pathlib import Path
+
+model = load_folder(Path("FOLDER OF THIS FILE"), "restore it")
+print(forecast_frame(model, frame))  # a DatetimeIndex, a column for each sensor
+```
+{_onnx_use(model) if onnx else ""}
+## Data
+Trained on `{Path(recipe.csv).name}`, up to {tail_of(model).index[-1]}. Its last rows are in artifacts.safetensors, from
+which `mha-apps forecast predict` goes on: leave that file out where they are confidential.
+
+## What it is made of
+{", ".join(parts).capitalize()}.{gain}
+`mha-apps forecast backtest` gives its errors and coverage on rows that it never saw.
+
+## Recipe
+{settings}
+
+## Limits
+{told}- Quantiles were calibrated up to the last row of the training; predict adapts them to newer rows, the graph
+  does not.
+- It was not tested on sensors that it was not trained on.
+"""
+
+
+def _onnx_use(model: ForecastModel) -> str:
+    future = -(-model.horizon // model.patch) * model.patch
+    rows = model.look_back + future
+    clock = zone = ""
+    if model.cycles:
+        table = "\n".join(
+            f"| {k} | {name} | {FORMULAS[name]} | {CYCLES[name].values} |" for k, name in enumerate(model.cycles)
+        )
+        zone = f" in the zone {model.zone}" if model.zone else " as the data's own clock shows it"
+        clock = f"""
+- `waves` (batch, {rows}, {2 * len(model.cycles)}) float32 and `bins` (batch, {rows}, {len(model.cycles)}) int64: the
+  calendar of the {model.look_back} rows of the past and the {future} after them, by the time of each row{zone}. The
+  phase of a row in cycle k is a number from 0 to 1; columns 2k and 2k + 1 of `waves` are the cosine and the sine of
+  2 pi phase, computed in float64 and then rounded, and column k of `bins` is the whole part of values * phase + 1e-6:
+
+| k | cycle | phase | values |
+|---|---|---|---|
+{table}
+
+`mha_apps.forecast.calendar.encode` computes both, and `mha_apps.forecast.export.feeds` all inputs from data frames.
+"""
+    given = "{'past': past, 'waves': waves, 'bins': bins}" if model.cycles else "{'past': past}"
+    return f"""
+`model.onnx` takes, for any batch,
+- `past` (batch, {len(model.series)}, {model.look_back}) float64: the latest rows of each sensor in its own unit, oldest
+  first, NaN where missing;{clock}
+and gives `forecast` (batch, {len(model.series)}, {model.horizon}), the mean, and `quantiles` (batch,
+{len(model.series)}, {model.horizon}, {len(LEVELS)}), float64, in the sensors' units.
+```python
+import onnxruntime
+
+session = onnxruntime.InferenceSession("model.onnx")
+forecast, quantiles = session.run(None, {given})
+```
+"""

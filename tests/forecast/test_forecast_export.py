@@ -1,0 +1,179 @@
+"""A forecaster handed on: the ONNX graph says what predict says, and the card says how to feed it."""
+
+import copy
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from mha_apps.cli import main
+from mha_apps.errors import InputError
+from mha_apps.forecast import Forecaster, ForecastRecipe, train
+from mha_apps.forecast.calendar import CYCLES, encode
+from mha_apps.forecast.cross import Cross, summarise
+from mha_apps.forecast.export import FORMULAS, OnnxForecaster, _write_onnx, export, feeds, model_card
+from mha_apps.forecast.linear import blocks_of
+from mha_apps.forecast.model import load_folder
+from mha_apps.forecast.plan import make_plan
+from mha_apps.forecast.predict import forecast_frame, tail_of
+from mha_apps.forecast.trainer import fit_trees, make_inputs
+
+pytest.importorskip("onnx")
+onnxruntime = pytest.importorskip("onnxruntime")
+pytest.importorskip("onnxscript")
+
+SMALL = {"horizon": 5, "steps": 2, "dim": 8, "heads": 2, "layers": 1, "trees": False}
+
+
+def frame_of(series=3, rows=400, seed=0, freq="h"):
+    rng = np.random.default_rng(seed)
+    daily = np.sin(2 * np.pi * np.arange(rows) / 24)
+    columns = {f"s{k}": 10.0**k % 997 + (k + 1) * daily + 0.3 * rng.normal(size=rows) for k in range(series)}
+    return pd.DataFrame(columns, pd.date_range("2024-01-01", periods=rows, freq=freq))
+
+
+def with_attention(model):
+    """The same with a network whose corrections are not small."""
+    model = copy.deepcopy(model)
+    torch.manual_seed(0)
+    for path in model.paths:
+        torch.nn.init.normal_(path.gate, std=0.3)
+    model.attention_weight.fill_(0.7)
+    return model
+
+
+def with_everything(model, frame):
+    """The same with a correction across channels, a return to the mean, a blend with trees, and bounds."""
+    model = with_attention(model)
+    draw = torch.Generator().manual_seed(0)
+    series, horizon, look_back = len(model.series), model.horizon, model.look_back
+    features = series * summarise(torch.zeros(1, look_back), torch.ones(1, look_back)).shape[-1]
+    cross = Cross(
+        torch.randn(features, generator=draw, dtype=torch.float64),
+        0.05 * torch.randn(features, series, horizon, generator=draw, dtype=torch.float64),
+    )
+    plan = make_plan(frame, ForecastRecipe(csv="", horizon=horizon))
+    model.artifacts |= {
+        "cross_mean": cross.mean,
+        "cross_weights": cross.weights,
+        "reversion": torch.linspace(-0.1, -0.3, horizon, dtype=torch.float64),
+        "blend": 0.3 * torch.rand(series + 1, len(blocks_of(horizon)), 2, generator=draw),
+        "lower": torch.tensor([*[-torch.inf] * (series - 1), 9.0, -torch.inf], dtype=torch.float64),
+        "upper": torch.full((series + 1,), torch.inf, dtype=torch.float64),
+    }
+    model.artifacts |= fit_trees(make_inputs(model, frame), plan, 0).tensors()
+    return model
+
+
+def run_graph(path, given):
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    return session.run(None, given)
+
+
+def agree(model, path, frames):
+    """Whether the graph says of each frame what the model says, to 1e-4 of each sensor's deviation."""
+    mean, quantiles = run_graph(path, feeds(model, frames))
+    unit = model.artifacts["scale"].numpy()[:, None]
+    for number, frame in enumerate(frames):
+        table = forecast_frame(model, frame)
+        for found, column in ((mean, "mean"), (quantiles[..., 0], "lo-95"), (quantiles[..., 3], "hi-80")):
+            wanted = table[column].to_numpy().reshape(len(model.series), -1)
+            np.testing.assert_allclose(found[number] / unit, wanted / unit, atol=1e-4, rtol=0)
+
+
+def windows_of(model, frame):
+    """Rows to continue: whole ones, with holes, and fewer than a look-back."""
+    whole = frame.iloc[-model.look_back :]
+    holes = whole.mask(np.random.default_rng(1).uniform(size=whole.shape) < 0.2)
+    return [whole, holes, frame.iloc[-model.look_back // 3 :]]
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    return Forecaster(**SMALL).fit(frame_of())
+
+
+def test_the_graph_of_a_model_with_everything_says_what_predict_says(fitted, tmp_path):
+    model = with_everything(fitted.model_, frame_of())
+    plain = forecast_frame(fitted.model_, frame_of())
+    assert (forecast_frame(model, frame_of())["mean"] - plain["mean"]).abs().max() > 0.1
+    difference = _write_onnx(OnnxForecaster(model).eval(), tmp_path / "model.onnx")
+    assert difference < 1e-4
+    agree(model, tmp_path / "model.onnx", windows_of(model, frame_of()))
+
+
+def test_series_of_several_groups_are_each_in_their_place(tmp_path):
+    frame = frame_of(series=19)
+    model = with_attention(Forecaster(**SMALL, channels=False).fit(frame).model_)
+    _write_onnx(OnnxForecaster(model).eval(), tmp_path / "model.onnx")
+    agree(model, tmp_path / "model.onnx", windows_of(model, frame))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["linear", "two members and windows", "one series", "no cycle", "seasonal naive"])
+def test_graphs_of_other_models_agree_too(kind, tmp_path):
+    frame = frame_of(series=1 if kind == "one series" else 2, rows=60 if kind == "no cycle" else 400)
+    frame.index = pd.date_range("2020-01-01", periods=len(frame), freq="YS") if kind == "no cycle" else frame.index
+    model = Forecaster(**SMALL | {"members": 2 if "two" in kind else 1}).fit(frame).model_
+    if kind == "two members and windows":
+        recipe = ForecastRecipe(csv=str(tmp_path / "t.csv"), **SMALL, window=2, members=2)
+        frame.rename_axis("time").to_csv(tmp_path / "t.csv")
+        model = load_folder(train(recipe, out=tmp_path / "run").model_dir, "")
+    if kind == "seasonal naive":
+        model.artifacts["blend"] = torch.full((3, len(blocks_of(5)), 2), 0.4)
+        model.artifacts["blend"][..., 1] = 0.0
+    elif kind != "linear":
+        model = with_attention(model)
+    _write_onnx(OnnxForecaster(model).eval(), tmp_path / "model.onnx")
+    agree(model, tmp_path / "model.onnx", windows_of(model, frame))
+
+
+def test_the_card_tells_the_calendar_as_the_model_was_given_it(fitted):
+    index = pd.date_range("2024-02-28 22:40", periods=500, freq="7min", tz="Europe/Berlin")
+    hour = (index.hour + index.minute / 60 + index.second / 3600) / 24
+    told = {
+        "minute": (index.minute + index.second / 60) / 60,
+        "hour": hour,
+        "weekday": (index.dayofweek + hour) / 7,
+        "monthday": (index.day - 1) / index.days_in_month,
+        "yearday": (index.dayofyear - 1 + hour) / np.where(index.is_leap_year, 366, 365),
+        "month": (index.month - 1) / 12,
+    }
+    assert list(told) == list(FORMULAS)
+    waves, bins = encode(index, list(told))
+    for k, (name, phase) in enumerate(told.items()):
+        np.testing.assert_allclose(waves[:, 2 * k], np.cos(2 * np.pi * phase), atol=1e-6)
+        np.testing.assert_allclose(waves[:, 2 * k + 1], np.sin(2 * np.pi * phase), atol=1e-6)
+        np.testing.assert_array_equal(bins[:, k], np.floor(CYCLES[name].values * phase + 1e-6))
+
+
+def test_a_run_is_exported_on_the_command_line_with_a_card_that_tells_how_to_use_it(tmp_path, capsys):
+    frame_of().rename_axis("time").to_csv(tmp_path / "plant.csv")
+    recipe = ForecastRecipe(csv=str(tmp_path / "plant.csv"), horizon=5, attention=False, trees=False)
+    run = train(recipe, out=tmp_path / "run")
+    assert main(["forecast", "export", str(run.path), "--format", "safetensors", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["files"] == ["README.md", "artifacts.safetensors", "config.json", "model.safetensors"]
+    moved = load_folder(tmp_path / "run" / "export", "")
+    pd.testing.assert_frame_equal(forecast_frame(moved, tail_of(moved)), forecast_frame(moved, frame_of()), rtol=1e-9)
+    card = (tmp_path / "run" / "export" / "README.md").read_text()
+    assert "model.onnx" not in card
+    assert "`s0`, `s1`, `s2`" in card
+    told = model_card(run, moved, onnx=True)
+    for word in ("`past`", "`waves`", "`bins`", "`forecast`", "| hour |", str(moved.look_back)):
+        assert word in told
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [({"counter": ("s1",)}, "knows no meters"), ({"past": ("s1",)}, "takes no covariates")],
+)
+def test_what_the_graph_does_not_hold_is_refused_in_one_line_and_nothing_is_written(tmp_path, flags, message):
+    frame_of().cumsum().rename_axis("time").to_csv(tmp_path / "plant.csv")
+    recipe = ForecastRecipe(csv=str(tmp_path / "plant.csv"), horizon=5, attention=False, trees=False, **flags)
+    run = train(recipe, out=tmp_path / "run")
+    with pytest.raises(InputError, match=message):
+        export(run)
+    assert not (run.path / "export").exists()
