@@ -104,6 +104,7 @@ def test_the_graph_of_a_model_with_everything_says_what_predict_says(fitted, tmp
     agree(model, tmp_path / "model.onnx", windows_of(model, frame_of()))
 
 
+@pytest.mark.slow
 def test_series_of_several_groups_are_each_in_their_place(tmp_path):
     frame = frame_of(series=19)
     model = with_attention(Forecaster(**SMALL, channels=False).fit(frame).model_)
