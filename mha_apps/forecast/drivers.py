@@ -43,6 +43,7 @@ QUANTILES = (0.1, 0.3, 0.5, 0.7, 0.9)
 PENALTIES = (0.001, 0.01, 0.1, 1.0)
 SHARED = 10.0  # one more for several series: what a penalty shrinks to is what all of them say
 SHAPES = ("straight", "bent")
+MOST_BRIDGED = 3  # rows of a gap that are taken as lying on the line between its ends
 MOST_WINDOWS = 400_000  # windows of drivers and of targets in a round
 MOST_GRAM = 20_000_000  # numbers in the products of each series; beyond them all series share one
 CHUNK = 4096  # windows of drivers at a time
@@ -74,6 +75,21 @@ def _earlier(values: np.ndarray, first: int, last: int) -> np.ndarray:
 
     count = sums(observed.astype(np.float64))
     return np.where(count > 0, sums(np.where(observed, values, 0.0)) / np.maximum(count, 1.0), np.nan)
+
+
+def _bridged(values: np.ndarray) -> np.ndarray:
+    """``(rows, columns)`` with gaps of up to ``MOST_BRIDGED`` rows between two values as the line between them.
+
+    For the drivers alone: what the map forecasts from a window in which the latest rows are zero means nothing.
+    """
+    answer = values.copy()
+    for column in answer.T:
+        known = np.flatnonzero(np.isfinite(column))
+        gaps = np.diff(known) - 1
+        for place in np.flatnonzero((gaps > 0) & (gaps <= MOST_BRIDGED)):
+            first, last = known[place], known[place + 1]
+            column[first : last + 1] = np.linspace(column[first], column[last], last - first + 1)
+    return answer
 
 
 def count_drivers(knots: Tensor, waves: int) -> int:
@@ -108,7 +124,7 @@ class CovariateTable:
         rows = len(values) - horizon
         self.known, self.columns, self.trailing = torch.tensor(known), columns, trailing
         self.windows = Windows(values[:rows], look_back=look_back, horizon=horizon, after=values[rows:])
-        ahead = values[:, np.asarray(known, dtype=bool)]
+        ahead = _bridged(values[:, np.asarray(known, dtype=bool)])
         parts, owners, bent = [], [], []
         place = np.flatnonzero(known)
         for first, last in STRETCHES:
@@ -158,7 +174,8 @@ class CovariateTable:
     ) -> Tensor:
         """What drivers do beyond the linear path's forecast, ``(n, drivers, horizon)`` in the dtype of ``weights``.
 
-        Zero where a driver is unknown: the forecast is then what it would be without it.
+        Zero where a driver is unknown, or was unknown in any of the last rows before the origin or in half of those
+        that windows are centred on: the forecast is then what it would be without it.
 
         Args:
             origins: ``(n,)``.
@@ -184,6 +201,11 @@ class CovariateTable:
                 z, _, level = centre(past, self.trailing)
                 expected = z @ weights + level * (share + weights.sum(0))
             found = torch.where(torch.isfinite(future), future - expected, 0.0)
+            if bool((gaps > 0).any()):
+                observed = torch.isfinite(past)
+                lately = observed[..., -MOST_BRIDGED:].all(-1)
+                lately &= observed[..., -self.trailing :].to(kind).mean(-1) >= 0.5
+                found = torch.where(lately[..., None], found, 0.0)
             answer[part[:, None], numbers] = found
         return answer
 

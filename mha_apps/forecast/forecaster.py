@@ -190,10 +190,17 @@ class Forecaster(BaseEstimator):
             raise InputError(f"the frame: column {missing[0]!r} is missing; give every series that was fitted")
         tail = tail_of(model)
         names = model.series + model.covariates.columns
-        whole = new[names].combine_first(tail)[names].asfreq(model.frequency)
+        if (new.index.tz is None) != (tail.index.tz is None):
+            raise InputError("the frame: it has a time zone and the rows that were fitted have none, or the reverse")
+        whole = new[names].combine_first(tail)[names]
+        grid = pd.date_range(whole.index[0], whole.index[-1], freq=model.frequency)
+        off = whole.index.difference(grid)
+        if len(off):
+            raise InputError(f"the frame: {off[0]} is off the grid of the rows that were fitted; resample it first")
+        whole = without_spikes(whole.reindex(grid), "the frame")
         follow_rows(model, whole)
         keep_tail(model, whole, ahead)
-        if "tail_reading" in model.artifacts:
+        if "tail_reading" in model.artifacts and new.index[-1] >= tail.index[-1]:
             model.artifacts["tail_reading"] = torch.from_numpy(
                 last[[new.columns.get_loc(name) for name in model.series]]
             )

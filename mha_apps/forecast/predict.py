@@ -17,7 +17,7 @@ from mha_apps.training import Run
 from .calendar import extend, step_of
 from .conformal import Calibration, bounds
 from .covariates import warn_of_early_end
-from .drivers import LATEST
+from .drivers import LATEST, MOST_BRIDGED
 from .engine import forecast_origins
 from .faults import named, since_unit_change, warn_of_silence, without_spikes
 from .inputs import Inputs
@@ -127,7 +127,12 @@ def rows_of(model: ForecastModel, frame: pd.DataFrame, source: str) -> tuple[pd.
     meters = meters_of(model, list(frame.columns))
     for name in meters:
         warn_of_losses(frame[name], source)
-    return increments(frame, meters), last_values(frame)
+    last = last_values(frame)
+    for name in meters:  # one that reads nothing here goes on from what training saw
+        place = frame.columns.get_loc(name)
+        if not np.isfinite(last[place]):
+            last[place] = float(model.artifacts["tail_reading"][model.series.index(name)])
+    return increments(frame, meters), last
 
 
 def after_tail(model: ForecastModel, frame: pd.DataFrame) -> pd.DataFrame:
@@ -187,6 +192,13 @@ def continued(
     rows = without_spikes(after_tail(model, rows), source)
     rows = since_unit_change(rows, source, skip=covariates.columns)
     warn_of_silence(covariates.forecast(rows), look_back=model.look_back, source=source)
+    recent = rows[list(covariates.future)].iloc[-MOST_BRIDGED:]
+    silent = [name for name in covariates.future if recent[name].isna().all()]
+    if silent:
+        warn(
+            f"{source}: {named(silent)} without a value in the last rows of the history, so what is known ahead is "
+            "compared with nothing, and the linear path does without it"
+        )
     follow_rows(model, rows)
     ahead = covariates.ahead(frame, model.series)
     warn_of_early_end(ahead, model.horizon, source)

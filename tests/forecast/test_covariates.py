@@ -593,3 +593,30 @@ def test_rows_of_the_future_in_the_csv_serve_training_prediction_and_backtest(tm
     pd.testing.assert_frame_equal(predict(run, csv, plots=False), table)
     assert backtest(run, plots=False, trees=False)["last_row"] == str(frame.index[-HORIZON - 1])
     assert score(run, csv)["last"] == str(frame.index[-HORIZON - 1])
+
+
+def test_a_covariate_that_ends_before_the_target_does_no_harm():
+    rng = np.random.default_rng(3)
+    frame = driven()[["y", "c"]]
+    frame["c"] = 10 + 5 * np.sin(np.arange(len(frame)) / 24 * 2 * np.pi) + rng.normal(size=len(frame)).cumsum() / 4
+    frame["y"] = 300 + 3 * frame["c"] + rng.normal(size=len(frame))
+    forecaster = Forecaster(**PLAIN, future=("c",)).fit(frame)
+    horizon = forecaster.horizon
+    history, tomorrow = frame.iloc[:-horizon], frame[["c"]].iloc[-horizon:]
+    truth = frame["y"].iloc[-horizon:].to_numpy()
+
+    def error(rows):
+        late = history.copy()
+        late.iloc[len(late) - rows :, late.columns.get_loc("c")] = np.nan
+        return np.abs(forecaster.predict(late, tomorrow)["mean"].to_numpy() - truth).mean()
+
+    whole = error(0)
+    assert error(1) < whole + 1
+    assert error(3) < whole + 2
+    with pytest.warns(UserWarning, match="'c' without a value in the last rows"):
+        without = error(len(history))
+    plain = Forecaster(**PLAIN).fit(frame[["y"]]).predict(history[["y"]])["mean"].to_numpy()
+    assert without < 1.5 * np.abs(plain - truth).mean()
+    for rows in (6, 24):  # as without it, and not far outside of all that was ever measured
+        with pytest.warns(UserWarning, match="'c' without a value in the last rows"):
+            assert error(rows) < 1.5 * np.abs(plain - truth).mean()

@@ -192,3 +192,24 @@ def test_a_backtest_bounds_the_others_beside_a_meter_and_the_meter_by_rises_of_z
     plain = {name: tensor for name, tensor in held.artifacts.items() if name != "meter"}
     held.artifacts = plain
     assert rows[1].loc["used", "width 80%"] < 0.95 * evaluate(held, rises, 320).series.loc["used", "width 80%"]
+
+
+def test_a_meter_without_a_reading_in_new_rows_goes_on_from_what_training_read():
+    longer = metered(frame_of(rows=424))
+    found = Forecaster(**LINEAR, counter=("used",)).fit(longer.iloc[:400])
+    read = longer["used"].iloc[399]
+    silent = longer.iloc[400:].assign(used=np.nan)
+    table = found.predict(silent)
+    assert (table.loc[table["unique_id"] == "used", "mean"] >= read).all()
+    after = found.update(silent).predict()
+    assert (after.loc[after["unique_id"] == "used", "mean"] >= read).all()
+
+
+def test_an_update_with_rows_that_are_known_moves_no_meter_back_and_one_off_the_grid_is_refused():
+    longer = metered(frame_of(rows=424))
+    found = Forecaster(**LINEAR, counter=("used",)).fit(longer)
+    before = found.predict()
+    pd.testing.assert_frame_equal(found.update(longer.iloc[380:400]).predict(), before)
+    with pytest.raises(InputError, match="off the grid"):
+        found.update(longer.iloc[400:].shift(freq="30min"))
+    pd.testing.assert_frame_equal(found.predict(), before)
