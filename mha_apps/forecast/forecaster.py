@@ -128,6 +128,9 @@ class Forecaster(BaseEstimator):
     def fit(self, frame: pd.DataFrame, y: Any = None) -> Forecaster:
         """Fit on ``frame``; what was fitted before is forgotten. ``y`` is there for scikit-learn and ignored."""
         wide = to_wide(frame)
+        for name in ("min", "max", "counter", "target", "past", "future"):
+            if isinstance(value := getattr(self, name), str):
+                raise InputError(f"{name}={value!r}: give a tuple of names, ({value!r},)")
         recipe = ForecastRecipe(csv="", **self.get_params())
         recipe.check()
         roles = assign(wide, recipe, "the frame")
@@ -267,6 +270,8 @@ def to_wide(frame: pd.DataFrame) -> pd.DataFrame:
     Raises:
         InputError: no time, a time twice, or no numeric column.
     """
+    if not isinstance(frame, pd.DataFrame):
+        raise InputError(f"the frame: is a {type(frame).__name__}, not a DataFrame; a Series has .to_frame()")
     if {"unique_id", "ds", "y"} <= set(frame.columns):
         doubled = frame.duplicated(["unique_id", "ds"])
         if doubled.any():

@@ -152,3 +152,11 @@ def test_rows_without_any_value_are_continued_by_what_training_knew(fitted):
 def test_one_row_is_no_table_to_train_on():
     with pytest.raises(InputError, match=r"1 rows are too few for --horizon 5, which needs 32; lower --horizon"):
         Forecaster(**SMALL).fit(frame_of(1))
+
+
+def test_a_series_for_a_frame_and_a_name_for_a_tuple_are_one_line():
+    rows = pd.Series(np.arange(100.0), pd.date_range("2024-01-01", periods=100, freq="h"))
+    with pytest.raises(InputError, match="is a Series, not a DataFrame"):
+        Forecaster(horizon=4).fit(rows)
+    with pytest.raises(InputError, match=r"past='a': give a tuple of names, \('a',\)"):
+        Forecaster(horizon=4, past="a").fit(rows.to_frame("y").assign(a=1.0))
