@@ -280,3 +280,20 @@ def test_names_with_blanks_and_signs_are_sensors_too(run):
     assert parse_alert("load % < -1.5e3") == ("load %", "<", -1500.0)
     with pytest.raises(InputError, match=r"no sensor 'pump'; it is one of temp, flow"):
         alert(run, None, "pump>1")
+
+
+def test_a_spike_of_a_covariate_flags_no_sensor_that_it_informs(tmp_path):
+    frame = frame_of()
+    frame["load"] = 100 + 3 * frame["temp"] + np.random.default_rng(1).normal(size=len(frame))
+    frame[["load", "temp"]].iloc[:500].to_csv(tmp_path / "plant.csv")
+    recipe = ForecastRecipe(
+        csv=str(tmp_path / "plant.csv"), target=("load",), future=("temp",), horizon=6, attention=False, trees=False
+    )
+    run = train(recipe, out=tmp_path / "run")
+    frame[["load", "temp"]].to_csv(tmp_path / "new.csv")
+    before = score(run, tmp_path / "new.csv")["outside_count"]
+    frame.iloc[550, frame.columns.get_loc("temp")] = 1e5
+    frame[["load", "temp"]].to_csv(tmp_path / "new.csv")
+    with pytest.warns(UserWarning, match="'temp' reads 100000"):
+        after = score(run, tmp_path / "new.csv")["outside_count"]
+    assert abs(after - before) <= 2
