@@ -84,11 +84,13 @@ def _bridged(values: np.ndarray) -> np.ndarray:
     """
     answer = values.copy()
     for column in answer.T:
-        known = np.flatnonzero(np.isfinite(column))
-        gaps = np.diff(known) - 1
-        for place in np.flatnonzero((gaps > 0) & (gaps <= MOST_BRIDGED)):
-            first, last = known[place], known[place + 1]
-            column[first : last + 1] = np.linspace(column[first], column[last], last - first + 1)
+        known, missing = np.flatnonzero(np.isfinite(column)), np.flatnonzero(~np.isfinite(column))
+        after = np.searchsorted(known, missing)
+        inside = (after > 0) & (after < len(known))
+        missing, after = missing[inside], after[inside]
+        missing = missing[known[after] - known[after - 1] - 1 <= MOST_BRIDGED]
+        if len(missing):
+            column[missing] = np.interp(missing, known, column[known])
     return answer
 
 

@@ -25,7 +25,7 @@ from .calendar import CYCLES, encode, extend
 from .conformal import bounds
 from .covariates import Covariates
 from .cross import Cross
-from .inputs import GROUP
+from .inputs import groups_of
 from .limits import ranges
 from .linear import LinearPath
 from .model import FILES, LEVELS, ForecastModel
@@ -73,9 +73,7 @@ class OnnxForecaster(nn.Module):
             )
         self.model = model.eval()
         count = len(model.series)
-        size = min(GROUP, count)
-        starts = [*range(0, count - size + 1, size), *([count - size] if count % size else [])]
-        members = torch.stack([torch.arange(start, start + size) for start in starts])
+        members = groups_of(count)
         # Where a series is in two groups the later one counts, as in Inputs.
         place = torch.tensor([int((members.flatten() == each).nonzero()[-1]) for each in range(count)])
         held = model.artifacts
@@ -148,28 +146,12 @@ class OnnxForecaster(nn.Module):
         def grouped(values: Tensor) -> Tensor:
             return values[:, self.members].flatten(0, 1)  # (batch * groups, members, ...)
 
-        past, mask, linear = grouped(past), grouped(mask), grouped(linear)
-        identity = self.identity.expand(past.shape[0] // groups, -1, -1).flatten(0, 1)
-        scale = model.residual_scale[identity].unsqueeze(-1)
-        power = (past.square() * mask).sum(-1, keepdim=True)
-        local = (power / mask.sum(-1, keepdim=True).clamp_min(1.0) + scale.square()).sqrt()
-        if not self.attends:
-            found = model._assemble(linear, scale, local, None)
-        else:
-            tokens = slice(None, None, model.patch)
-            if waves is not None and bins is not None:
-                waves = waves[:, tokens].repeat_interleave(groups, 0)
-                bins = bins[:, tokens].repeat_interleave(groups, 0)
-            each = [
-                model._assemble(
-                    linear,
-                    scale,
-                    local,
-                    path(past / local, mask, linear / local, waves, bins, identity, local.log()).float(),
-                )
-                for path in model.paths
-            ]
-            found = torch.stack(each).mean(0)
+        tokens = slice(None, None, model.patch)
+        batch: dict[str, Any] = {"past": grouped(past), "mask": grouped(mask), "linear": grouped(linear)}
+        batch["identity"] = self.identity.expand(past.shape[0], -1, -1).flatten(0, 1)
+        for name, rows in (("waves", waves), ("bins", bins)):
+            batch[name] = None if rows is None else rows[:, tokens].repeat_interleave(groups, 0)
+        found = model.heads(batch, attends=self.attends)
         return found.unflatten(0, (-1, groups)).flatten(1, 2)[:, self.place]
 
     def _grown(self, z: Tensor, waves: Tensor | None) -> Tensor:

@@ -15,10 +15,19 @@ from .drivers import CovariateTable
 from .linear import LinearPath
 from .windows import Scaler, Windows, centre
 
-__all__ = ["GROUP", "Inputs"]
+__all__ = ["GROUP", "Inputs", "groups_of"]
 
 FURTHEST = 10.0  # deviations; a covariate beyond them says no more to the network
 GROUP = 16  # series in one example: channels attend within a group, and ten thousand series still fit in memory
+
+
+def groups_of(series: int) -> Tensor:
+    """The numbers of the series in each group ``(groups, members)``."""
+    size = min(GROUP, series)
+    starts = list(range(0, series - size + 1, size)) if size else []
+    if size and series % size:
+        starts.append(series - size)  # the last group overlaps the one before it, and is full
+    return torch.stack([torch.arange(start, start + size) for start in starts])
 
 
 class Inputs:
@@ -56,11 +65,7 @@ class Inputs:
         # Offsets of the tokens' first steps from the origin, in the rows of the calendar.
         self.offsets = torch.arange(-look_back, future, patch) + look_back
         self.identities = torch.arange(1, windows.series + 1) if identities is None else identities
-        size = min(GROUP, windows.series)
-        starts = list(range(0, windows.series - size + 1, size)) if size else []
-        if size and windows.series % size:
-            starts.append(windows.series - size)  # the last group overlaps the one before it, and is full
-        self.groups = torch.stack([torch.arange(start, start + size) for start in starts])
+        self.groups = groups_of(windows.series)
 
     def batch(self, origins: Tensor, groups: Tensor | None = None) -> dict[str, Tensor]:
         """The examples at ``origins`` ``(batch,)`` of the series groups ``groups`` ``(batch,)``, group 0 when None.

@@ -260,10 +260,14 @@ class ForecastModel(nn.Module, PyTorchModelHubMixin):
             ``(batch, channels, horizon, 6)``: the mean and the five quantiles of ``LEVELS``, never crossing. In
             training mode one such tensor per member, stacked in front.
         """
+        return self.heads(batch, attends=self.training or bool(self.attention_weight))
+
+    def heads(self, batch: dict[str, Tensor], *, attends: bool) -> Tensor:
+        """:meth:`forward` with or without the attention path: a graph that is exported cannot look at its weight."""
         scale = self.residual_scale[batch["identity"]].unsqueeze(-1)
         power = (batch["past"].square() * batch["mask"]).sum(-1, keepdim=True)
         local = (power / batch["mask"].sum(-1, keepdim=True).clamp_min(1.0) + scale.square()).sqrt()
-        if not self.training and not bool(self.attention_weight):
+        if not attends:
             return self._assemble(batch["linear"], scale, local, None)
         each = [
             self._assemble(
