@@ -52,7 +52,11 @@ class Feed:
     @contextmanager
     def from_step(self, step: int) -> Iterator[Iterator[list[Any]]]:
         """The batches of ``step`` and all after it."""
-        with ThreadPoolExecutor(1, "batches") as pool:
+        threads = torch.get_num_threads()
+        # A second team of OpenMP threads would be more threads than cores, whereupon both teams sleep at every barrier.
+        with ThreadPoolExecutor(1, "batches", initializer=torch.set_num_threads, initargs=(1,)) as pool:
+            pool.submit(torch.get_num_threads).result()
+            torch.set_num_threads(threads)  # the setting holds for a thread, but new ones begin with the latest
             ahead = pool.submit(self.pieces, step)
             yield self._batches(pool, ahead, step)
 
