@@ -3,6 +3,7 @@
 python benchmarks/cnn.py surgery              every promise of plug on 30 networks of torchvision and 64 of timm
 python benchmarks/cnn.py surgery --gates se   with one gate only
 python benchmarks/cnn.py overhead             training step and inference, ours and timm's gates side by side
+python benchmarks/cnn.py finetune             CBAM put into a trained network, from either start: accuracy step by step
 """
 
 from __future__ import annotations
@@ -216,7 +217,8 @@ def inference(model: nn.Module, x: Tensor) -> Callable[[], object]:
 def finetune(data: str, epochs: int, model: str, out: Path, trained: Path | None) -> None:
     """Trains a network without gates (or takes the run `trained`), plugs CBAM in and trains on, from either start.
 
-    Prints the accuracy on the validation images before the first step, at its lowest and at the end, and draws it."""
+    The learning rate is a tenth of the training's. Prints the accuracy on the validation images before the first step,
+    at its lowest and at the end, and draws it."""
     plain = CnnRecipe(data=data, model=model, gate="none", epochs=epochs)
     if trained is None and (out / "plain" / "summary.json").exists():
         trained = out / "plain"
@@ -231,8 +233,8 @@ def finetune(data: str, epochs: int, model: str, out: Path, trained: Path | None
     axes.axhline(before, color="grey", linestyle=":", label="before plugging")
     steps = max(1, len(training) // plain.batch_size // 10)
     for start in ("identity", "standard"):
-        recipe = replace(plain, gate="cbam", start=start, weights=str(base.path), epochs=2, learning_rate=0.01)
-        recipe = replace(recipe, validate_steps=steps)
+        recipe = replace(plain, gate="cbam", start=start, weights=str(base.path), epochs=2, steps=None)
+        recipe = replace(recipe, learning_rate=plain.learning_rate / 10, validate_steps=steps)
         seen = [top1(build(recipe, training), validation)]
         run = train(recipe, out=out / start, force=True)
         records = [record for record in run.metrics() if record["phase"] == "validation"]

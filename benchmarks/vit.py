@@ -37,6 +37,7 @@ from mha_apps.training.loop import fit
 from mha_apps.training.recipe import load_recipe
 from mha_apps.training.run import Run
 from mha_apps.vision import ViT, VitRecipe
+from mha_apps.vision.presets import find_preset
 from mha_apps.vision.train import build
 
 PRECISIONS = ("fp32", "autocast", "bf16")
@@ -198,7 +199,7 @@ def predict(args: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         (root / "run").mkdir()
-        model = ViT(**GEOMETRY | {"dim": 128, "depth": 5, "heads": 2}, stem="conv", mlp_ratio=3.0)
+        model = ViT(image_size=32, **find_preset("compact", (32, 32)))
         run = Run.create(root / "run" / "vit", VitRecipe(), "vit")
         run.begin()
         model.save_pretrained(run.model_dir)

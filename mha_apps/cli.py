@@ -94,7 +94,7 @@ class Compute(Verb):
     """Where to compute; auto takes a GPU when there is one."""
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
     """Arithmetic of the matrix products."""
-    batch_size: int = 256
+    batch_size: int = 128
     """Images at a time."""
 
     @property

@@ -140,7 +140,7 @@ def evaluate(
     flip_average: bool = False,
     device: str = "auto",
     precision: str = "auto",
-    batch_size: int = 256,
+    batch_size: int = 128,
 ) -> dict[str, Any]:
     """Judges the best model of a run on images that it was not trained on; the confusion matrix goes into its plots.
 

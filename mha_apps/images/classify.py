@@ -129,7 +129,7 @@ def evaluate_model(
     flip_average: bool = False,
     device: str = "auto",
     precision: str = "auto",
-    batch_size: int = 256,
+    batch_size: int = 128,
 ) -> dict[str, Any]:
     """How good a run's model is on images that it was not trained on; the confusion matrix goes into the run's plots.
 
@@ -182,7 +182,7 @@ def predict_probabilities(
     std: Sequence[float],
     device: str = "auto",
     precision: str = "auto",
-    batch_size: int = 256,
+    batch_size: int = 128,
     flip_average: bool = False,
 ) -> Tensor:
     """Class probabilities of each image.

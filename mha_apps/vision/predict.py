@@ -31,7 +31,7 @@ def predict(
     top_k: int = 1,
     device: str = "auto",
     precision: str = "auto",
-    batch_size: int = 256,
+    batch_size: int = 128,
 ) -> pd.DataFrame:
     """The most likely classes of each image.
 
@@ -61,7 +61,7 @@ def predict_rows(
     top_k: int = 1,
     device: str = "auto",
     precision: str = "auto",
-    batch_size: int = 256,
+    batch_size: int = 128,
 ) -> Iterator[dict[str, Any]]:
     """:func:`predict` row by row, for more images than a table should hold."""
     if batch_size < 1:

@@ -128,7 +128,7 @@ def evaluate(
     flip_average: bool = False,
     device: str = "auto",
     precision: str = "auto",
-    batch_size: int = 256,
+    batch_size: int = 128,
 ) -> dict[str, Any]:
     """How good a run's model is on images that it was not trained on; the confusion matrix goes into its plots.
 
