@@ -119,7 +119,7 @@ def explain_files(
         ``left_out``, how many images were beyond the limit.
 
     Raises:
-        InputError: no image that can be read; no run in the folder; ``out`` is no name of a PNG.
+        InputError: no image that can be read; no run in the folder; ``out`` is no name of a PNG, or one of the images.
     """
     run = run if isinstance(run, Run) else Run.open(run, "vit")
     if limit < 1:
@@ -127,6 +127,8 @@ def explain_files(
     target = picture_path(out, run, "explanation.png")
     model = load_model(run)
     files = find_images(inputs)
+    if target.resolve() in {file.resolve() for file in files}:
+        raise InputError(f"--out {out}: is one of the images and would be replaced; name another picture")
     chosen = files[:limit]
     decoded = list(zip(chosen, decode_all(chosen, size=model.image_size, channels=model.channels), strict=True))
     good = [(file, image) for file, image in decoded if not isinstance(image, Unreadable)]

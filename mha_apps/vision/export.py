@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from mha_apps.errors import InputError
 from mha_apps.training import files
+from mha_apps.training.export import exported, require_onnx, write_onnx
 from mha_apps.training.run import Run
 from mha_apps.vision.model import ViT, load_model
 from mha_apps.vision.recipe import VitRecipe
@@ -37,44 +38,40 @@ class _FromPixels(nn.Module):
         return self.model((pixels - self.shift) / self.scale).softmax(dim=-1)
 
 
-def export(run: Run | str | Path, out: str | Path | None = None, *, onnx: bool = True) -> dict[str, Any]:
+def export(
+    run: Run | str | Path, out: str | Path | None = None, *, onnx: bool = True, force: bool = False
+) -> dict[str, Any]:
     """Write a run's model as files for others.
 
     Args:
         run: the run folder.
-        out: the folder to write into; ``export`` in the run folder when None.
+        out: the folder to write into; ``export`` in the run folder when None. An export that it holds is replaced.
         onnx: write ``model.onnx`` too. It takes ``pixels`` (batch, channels, height, width) float32 of 0..255, any
             batch, and gives ``probabilities`` (batch, classes). It is run beside torch before it counts as written.
+        force: replace files of the same names in ``out`` that no export wrote.
 
     Returns:
         ``folder``, ``files``, and ``onnx_difference``: the largest difference of a probability from torch's.
 
     Raises:
-        InputError: no trained model in the run; the packages of the extra ``export`` are missing; ONNX disagrees.
+        InputError: no trained model in the run; the packages of the extra ``export`` are missing; ONNX disagrees;
+            ``out`` holds files of the same names that no export wrote.
     """
     run = run if isinstance(run, Run) else Run.open(run, "vit")
     model = load_model(run)
     folder = Path(out) if out is not None else run.path / "export"
     result: dict[str, Any] = {"folder": str(folder)}
     if onnx:
-        _require_onnx()
-    with files.disk_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        for name in ("model.safetensors", "config.json"):
-            shutil.copyfile(run.model_dir / name, folder / name)
-    files.replace_text(folder / "README.md", model_card(run, model))
-    if onnx:
-        result["onnx_difference"] = _write_onnx(model, folder / "model.onnx")
-    result["files"] = sorted(path.name for path in folder.iterdir())
+        require_onnx("leave ONNX out")
+    with exported(folder, force=force) as new:
+        with files.disk_errors(folder):
+            for name in ("model.safetensors", "config.json"):
+                shutil.copyfile(run.model_dir / name, new / name)
+        if onnx:
+            result["onnx_difference"] = _write_onnx(model, new / "model.onnx")
+        files.replace_text(new / "README.md", model_card(run, model, onnx=onnx))
+        result["files"] = sorted(path.name for path in new.iterdir())
     return result
-
-
-def _require_onnx() -> None:
-    try:
-        import onnxruntime  # noqa: F401
-        import onnxscript  # noqa: F401
-    except ImportError as error:
-        raise InputError(f"{error.name} is missing; pip install 'mha_apps[export]', or leave ONNX out") from error
 
 
 def _write_onnx(model: ViT, path: Path) -> float:
@@ -83,17 +80,7 @@ def _write_onnx(model: ViT, path: Path) -> float:
 
     wrapped = _FromPixels(model).eval()
     example = torch.randint(0, 256, (2, model.channels, *model.image_size)).float()
-    torch.onnx.export(
-        wrapped,
-        (example,),
-        path,
-        input_names=["pixels"],
-        output_names=["probabilities"],
-        dynamic_shapes={"pixels": {0: torch.export.Dim("batch")}},
-        dynamo=True,
-        external_data=False,
-        verbose=False,
-    )
+    write_onnx(wrapped, {"pixels": example}, ["probabilities"], path)
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     difference = 0.0
     for batch in (1, 5):
@@ -102,14 +89,14 @@ def _write_onnx(model: ViT, path: Path) -> float:
         with torch.no_grad():
             difference = max(difference, float(np.abs(theirs - wrapped(pixels).numpy()).max()))
     if difference > TOLERANCE:
-        path.unlink()
         raise InputError(
-            f"{path}: onnxruntime differs from torch by {difference:.2g}; report this with the run's config"
+            f"{path.name}: onnxruntime differs from torch by {difference:.2g}; report this with the run's config, and "
+            "leave ONNX out"
         )
     return difference
 
 
-def model_card(run: Run, model: ViT) -> str:
+def model_card(run: Run, model: ViT, *, onnx: bool) -> str:
     """What a stranger needs to know before using the model: task, data, recipe, numbers, limits; Markdown."""
     recipe, summary = run.recipe(VitRecipe), run.summary()
     height, width = model.image_size
@@ -134,15 +121,9 @@ tags: [vision-transformer, image-classification]
 It tells {kind} images of {height}x{width} pixels apart: {shown}.
 
 ## Use
-```python
-from mha_apps.vision import ViT, predict
-
-model = ViT.from_pretrained("FOLDER OF THIS FILE")
-print(predict(model, "FOLDER OF IMAGES", top_k=3))
-```
-Images of other sizes are scaled until they cover {height}x{width} and cropped at the centre. `model.onnx`, where there
-is one, takes `pixels` (batch, {model.channels}, {height}, {width}) of 0..255 as float32 and gives `probabilities`.
-
+{_use(model)}
+Images of other sizes are scaled until they cover {height}x{width} and cropped at the centre.
+{_onnx_use(model) if onnx else ""}
 ## Data
 Trained on `{recipe.data}`. {summary.get("train", "")}; {summary.get("validation", "")}.
 The weights are those of the best validation; the numbers below are of the validation images, which chose the weights:
@@ -160,4 +141,48 @@ The weights are those of the best validation; the numbers below are of the valid
 - It knows no other class than those above: an image of something else gets one of them.
 - It was not tested on images that differ from the training data in camera, light, scale or subject.
 - A probability is only as honest as the calibration error that `mha-apps vit evaluate` prints.
+"""
+
+
+def _use(model: ViT) -> str:
+    height, width = model.image_size
+    if model.channels in (1, 3):
+        return f"""```python
+from PIL import Image
+
+from mha_apps.vision import ViT, predict
+
+model = ViT.from_pretrained(".")  # the folder of this file
+Image.new("RGB", ({width}, {height})).save("example.png")  # any images: files, folders, globs
+print(predict(model, "example.png", top_k={min(3, len(model.classes))}))
+```"""
+    return f"""```python
+import torch
+
+from mha_apps.images.classify import predict_probabilities
+from mha_apps.vision import ViT
+
+model = ViT.from_pretrained(".")  # the folder of this file
+images = torch.zeros(1, {model.channels}, {height}, {width}, dtype=torch.uint8)  # any batch
+probabilities = predict_probabilities(model, images, mean=model.mean, std=model.std)
+print(model.classes[int(probabilities[0].argmax())])
+```"""
+
+
+def _onnx_use(model: ViT) -> str:
+    height, width = model.image_size
+    return f"""
+`model.onnx` takes `pixels` (batch, {model.channels}, {height}, {width}) of 0..255 as float32, for any batch, and gives
+`probabilities` (batch, {len(model.classes)}), in the order of `classes` in config.json.
+```python
+import json
+
+import numpy as np
+import onnxruntime
+
+session = onnxruntime.InferenceSession("model.onnx")
+pixels = np.full((1, {model.channels}, {height}, {width}), 127, dtype=np.float32)
+(probabilities,) = session.run(None, {{"pixels": pixels}})
+print(json.load(open("config.json"))["classes"][probabilities[0].argmax()])
+```
 """

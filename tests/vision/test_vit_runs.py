@@ -231,6 +231,8 @@ def test_images_of_any_number_of_channels_train_and_are_drawn(tmp_path, channels
 def test_a_picture_of_another_kind_is_refused(run, digit_files):
     with pytest.raises(InputError, match=r"does not end in .png; name the picture to write"):
         explain_files(run, digit_files, out=digit_files / "where.jpg")
+    with pytest.raises(InputError, match=r"is one of the images and would be replaced"):
+        explain_files(run, digit_files, out=digit_files / "digit 0.png")
 
 
 def test_a_run_is_not_resumed_with_another_architecture_of_the_same_shapes(tmp_path):
