@@ -70,6 +70,7 @@ def compare(
     gates = list(dict.fromkeys(gates))
     _check(recipe, gates, seeds, rounds)
     folder = Path(out) if out is not None else Path("runs") / f"compare-{recipe.model.replace('/', '-')}"
+    _check_folder(folder, [f"{gate}-{recipe.seed}" for gate in gates])
     runs: dict[str, list[Run]] = {gate: [] for gate in gates}
     scores: dict[str, list[float]] = {gate: [] for gate in gates}
     for seed in range(recipe.seed, recipe.seed + seeds):
@@ -110,6 +111,15 @@ def _check(recipe: CnnRecipe, gates: Sequence[str], seeds: int, rounds: int) -> 
     if recipe.budget[0] == "minutes":
         raise InputError("--minutes: gates are compared in equal steps; give --epochs or --steps")
     recipe.check()
+
+
+def _check_folder(folder: Path, runs: Sequence[str]) -> None:
+    """InputError where the folder holds files that a comparison would replace and that none has written."""
+    if any((folder / run / CONFIG).is_file() for run in runs):
+        return
+    for name in ("comparison.json", "report.html"):
+        if (folder / name).exists():
+            raise InputError(f"{folder / name}: no comparison wrote it; compare into another folder with --out")
 
 
 def _trained(recipe: CnnRecipe, folder: Path) -> Run:

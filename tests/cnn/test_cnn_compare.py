@@ -97,3 +97,12 @@ def test_comparisons_that_make_no_sense_are_refused(arguments, message, tmp_path
     with pytest.raises(InputError, match=message):
         compare(**({"recipe": QUICK, "out": tmp_path / "c"} | arguments))
     assert not (tmp_path / "c").exists()
+
+
+@pytest.mark.parametrize("name", ["comparison.json", "report.html"])
+def test_a_comparison_replaces_no_file_that_none_has_written(tmp_path, name):
+    (tmp_path / name).write_text("mine")
+    with pytest.raises(InputError, match=rf"{name}: no comparison wrote it; compare into another folder"):
+        compare(QUICK, gates=["none", "se"], seeds=1, out=tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    assert (tmp_path / name).read_text() == "mine"
