@@ -196,11 +196,13 @@ class VitExport(Verb):
     """The folder to write into; `export` in the run folder when not given."""
     onnx: bool = True
     """Write model.onnx, checked against onnxruntime; needs the extra `export`."""
+    force: FlagCreatePairsOff[bool] = False
+    """Replace files of the same names in --out that no export wrote."""
 
     def run(self) -> Answer:
         from mha_apps.vision import export
 
-        return _facts(export(self.folder, self.out, onnx=self.onnx))
+        return _facts(export(self.folder, self.out, onnx=self.onnx, force=self.force))
 
 
 @dataclass(kw_only=True)
@@ -290,7 +292,7 @@ class ForecastPredict(Verb):
     def run(self) -> Answer:
         from mha_apps.forecast import alert, predict
 
-        _require_output(self.out, (".csv", ".json"), [self.csv or "", self.future_csv or ""])
+        _require_output(self.out, (".csv", ".json"), [self.csv or "", self.future_csv or "", *_trained_on(self.folder)])
         if self.alert is not None:
             return _table(alert(self.folder, self.csv, self.alert, future=self.future_csv), self.out)
         table = predict(self.folder, self.csv, future=self.future_csv, levels=self.levels)
@@ -330,7 +332,7 @@ class ForecastScore(Verb):
 
         from mha_apps.forecast import score
 
-        _require_output(self.out, (".csv", ".json"), [self.csv])
+        _require_output(self.out, (".csv", ".json"), [self.csv, *_trained_on(self.folder)])
         found = score(self.folder, self.csv)
         outside = found["outside"]
         # The sensors that are worst come first here; --json has them in the order of the file.
@@ -361,11 +363,13 @@ class ForecastExport(Verb):
     """The folder to write into; `export` in the run folder when not given."""
     format: Literal["onnx", "safetensors"] = "onnx"
     """`onnx` writes model.onnx too, checked against onnxruntime; needs the extra `export`."""
+    force: FlagCreatePairsOff[bool] = False
+    """Replace files of the same names in --out that no export wrote."""
 
     def run(self) -> Answer:
         from mha_apps.forecast import export
 
-        return _facts(export(self.folder, self.out, format=self.format))
+        return _facts(export(self.folder, self.out, format=self.format, force=self.force))
 
 
 @dataclass(kw_only=True)
@@ -798,6 +802,12 @@ def _require_output(out: Path | None, suffixes: tuple[str, ...], inputs: Sequenc
         raise InputError(f"{out}: is a folder, or lies in one that does not exist; name a file in an existing folder")
     if any(out.resolve() == Path(path).resolve() for path in inputs):
         raise InputError(f"{out}: is an input too and would be replaced; name another file")
+
+
+def _trained_on(folder: Path) -> list[str]:
+    """The files that a forecaster was trained on."""
+    recipe = Run.open(folder, "forecast").recipe(ForecastRecipe)
+    return [recipe.csv, recipe.static or ""]
 
 
 def _table(frame: Any, out: Path | None) -> Answer:

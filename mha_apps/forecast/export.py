@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import textwrap
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,6 +21,7 @@ from torch import Tensor, nn
 
 from mha_apps.errors import InputError
 from mha_apps.training import Run, files
+from mha_apps.training.export import exported, require_onnx, write_onnx
 
 from .baselines import seasonal_naive
 from .calendar import CYCLES, encode, extend
@@ -26,13 +29,14 @@ from .conformal import bounds
 from .covariates import Covariates
 from .cross import Cross
 from .inputs import groups_of
-from .limits import ranges
+from .limits import meters_of, ranges
 from .linear import LinearPath
 from .model import FILES, LEVELS, ForecastModel
 from .predict import forecast_values, load_model, tail_of
 from .recipe import ForecastRecipe
 from .stack import Blend
-from .windows import centre
+from .trees import Table
+from .windows import centre, whole_patches
 
 __all__ = ["OnnxForecaster", "export", "feeds"]
 
@@ -89,7 +93,7 @@ class OnnxForecaster(nn.Module):
         self.bounded = bool(np.isfinite(low).any() or np.isfinite(high).any())
         for name, tensor in LinearPath.from_tensors(held).tensors().items():
             self.register_buffer(f"path_{name}", tensor)
-        self.future = -(-model.horizon // model.patch) * model.patch
+        self.future = whole_patches(model.horizon, model.patch)
         self.attends = bool(model.attention_weight)
         blend = Blend.of(model)
         weights = blend.expanded(model.horizon)[1:] if blend is not None else torch.zeros(count, model.horizon, 2)
@@ -172,42 +176,33 @@ class OnnxForecaster(nn.Module):
         series = torch.arange(count).expand(batch, count).flatten()
         lead = torch.arange(horizon).expand(batch * count, horizon)
         features, level = trees._features(here, z.flatten(0, 1), origin, series, lead)  # type: ignore[arg-type]
-        made = self._leaves(features.flatten(0, 1)).unflatten(0, (-1, horizon)).float() + level[:, None]
+        table = Table(**{name[5:]: held for name, held in self.named_buffers(recurse=False) if name[:5] == "tree_"})
+        made = table.at_once(features.flatten(0, 1)).unflatten(0, (-1, horizon)).float() + level[:, None]
         return made.unflatten(0, (-1, count))
-
-    def _leaves(self, x: Tensor) -> Tensor:
-        """What :meth:`mha_apps.forecast.trees.Table.predict` does, for any number of rows at once."""
-        table = {name: self.get_buffer(f"tree_{name}") for name in ("feature", "threshold", "value", "start")}
-        trees, inner = table["feature"].shape
-        missing = torch.isnan(x)
-        both = torch.cat([x.masked_fill(missing, torch.inf), x.masked_fill(missing, -torch.inf)], 1)
-        roots = torch.arange(trees) * inner
-        at = torch.zeros(1, trees, dtype=torch.int64).expand(x.shape[0], trees)
-        for _ in range((inner + 1).bit_length() - 1):
-            node = at + roots
-            right = both.gather(1, table["feature"].flatten()[node]) > table["threshold"].flatten()[node]
-            at = 2 * at + 1 + right.long()
-        leaves = at - inner + torch.arange(trees) * (inner + 1)
-        return table["start"] + table["value"].flatten()[leaves].sum(1)
 
 
 def export(
-    run: Run | str | Path, out: str | Path | None = None, *, format: Literal["onnx", "safetensors"] = "onnx"
+    run: Run | str | Path,
+    out: str | Path | None = None,
+    *,
+    format: Literal["onnx", "safetensors"] = "onnx",
+    force: bool = False,
 ) -> dict[str, Any]:
     """Write a run's model as files for others.
 
     Args:
         run: the run, or its folder.
-        out: the folder to write into; ``export`` in the run folder when None.
+        out: the folder to write into; ``export`` in the run folder when None. An export that it holds is replaced.
         format: ``safetensors`` for the weights, which ``ForecastModel.from_pretrained`` reads, and the card;
             ``onnx`` for ``model.onnx`` besides, which is run beside torch before it counts as written.
+        force: replace files of the same names in ``out`` that no export wrote.
 
     Returns:
         ``folder``, ``files``, and ``onnx_difference``: the largest difference from torch, in deviations of a sensor.
 
     Raises:
         InputError: no trained model in the run; the packages of the extra ``export`` are missing; the model holds
-            what the graph does not, or ONNX disagrees.
+            what the graph does not, or ONNX disagrees; ``out`` holds files of the same names that no export wrote.
     """
     if format not in ("onnx", "safetensors"):
         raise InputError(f"--format {format!r}: not known; pass onnx or safetensors")
@@ -216,28 +211,17 @@ def export(
     result: dict[str, Any] = {"folder": str(folder)}
     graph = None
     if format == "onnx":
-        _require_onnx()
+        require_onnx("pass --format safetensors")
         graph = OnnxForecaster(model).eval()
-    with files.disk_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        for name in FILES:
-            shutil.copyfile(run.model_dir / name, folder / name)
-    if graph is not None:
-        result["onnx_difference"] = _write_onnx(graph, folder / "model.onnx")
-    files.replace_text(folder / "README.md", model_card(run, model, onnx=graph is not None))
-    result["files"] = sorted(path.name for path in folder.iterdir())
+    with exported(folder, force=force) as new:
+        with files.disk_errors(folder):
+            for name in FILES:
+                shutil.copyfile(run.model_dir / name, new / name)
+        if graph is not None:
+            result["onnx_difference"] = _write_onnx(graph, new / "model.onnx")
+        files.replace_text(new / "README.md", model_card(run, model, onnx=graph is not None))
+        result["files"] = sorted(path.name for path in new.iterdir())
     return result
-
-
-def _require_onnx() -> None:
-    try:
-        import onnx  # noqa: F401
-        import onnxruntime  # noqa: F401
-        import onnxscript  # noqa: F401
-    except ImportError as error:
-        raise InputError(
-            f"{error.name} is missing; pip install 'mha_apps[export]', or pass --format safetensors"
-        ) from error
 
 
 def _examples(model: ForecastModel) -> tuple[dict[str, np.ndarray], list[pd.DataFrame]]:
@@ -254,7 +238,7 @@ def _examples(model: ForecastModel) -> tuple[dict[str, np.ndarray], list[pd.Data
 
 def feeds(model: ForecastModel, frames: list[pd.DataFrame]) -> dict[str, np.ndarray]:
     """The inputs of the graph for rows to continue, each a frame with the model's series and at least one row."""
-    future = -(-model.horizon // model.patch) * model.patch
+    future = whole_patches(model.horizon, model.patch)
     past, clock = [], []
     for frame in frames:
         before = pd.date_range(end=frame.index[-1], periods=model.look_back, freq=model.frequency)
@@ -272,19 +256,8 @@ def _write_onnx(graph: OnnxForecaster, path: Path) -> float:
 
     model = graph.model
     given, frames = _examples(model)
-    batch = torch.export.Dim("batch")
-    with files.disk_errors(path):
-        torch.onnx.export(
-            graph,
-            tuple(torch.from_numpy(value[:2] if len(value) > 1 else value.repeat(2, 0)) for value in given.values()),
-            path,
-            input_names=list(given),
-            output_names=["forecast", "quantiles"],
-            dynamic_shapes={name: {0: batch} for name in given},
-            dynamo=True,
-            external_data=False,
-            verbose=False,
-        )
+    two = {name: torch.from_numpy(rows[:2] if len(rows) > 1 else rows.repeat(2, 0)) for name, rows in given.items()}
+    write_onnx(graph, two, ["forecast", "quantiles"], path)
     written = onnx.load(path)
     facts = {
         "series": model.series, "look_back": model.look_back, "horizon": model.horizon, "cycles": model.cycles,
@@ -303,35 +276,37 @@ def _write_onnx(graph: OnnxForecaster, path: Path) -> float:
             gap = np.abs(ours - theirs) / graph.unit[..., None].numpy()
             difference = max(difference, float(np.nan_to_num(gap, nan=np.inf).max()))
     if not difference <= TOLERANCE:
-        path.unlink()
         raise InputError(
-            f"{path}: onnxruntime differs from torch by {difference:.2g} deviations; report this with the run's "
+            f"{path.name}: onnxruntime differs from torch by {difference:.2g} deviations; report this with the run's "
             "config, and use --format safetensors"
         )
     return difference
 
 
 FORMULAS = {
-    "minute": "(minute + second / 60) / 60",
-    "hour": "(hour + minute / 60 + second / 3600) / 24",
-    "weekday": "(days since Monday + phase of `hour`) / 7",
-    "monthday": "(day of the month - 1) / days in the month",
-    "yearday": "(day of the year - 1 + phase of `hour`) / (365, or 366 in a leap year)",
-    "month": "(month - 1) / 12",
+    "minute": "(t.minute + t.second / 60) / 60",
+    "hour": "(t.hour + t.minute / 60 + t.second / 3600) / 24",
+    "weekday": "(t.dayofweek + hour) / 7",
+    "monthday": "(t.day - 1) / t.days_in_month",
+    "yearday": "(t.dayofyear - 1 + hour) / (365 + t.is_leap_year)",
+    "month": "(t.month - 1) / 12",
 }
+"""The phases of the calendar as Python: of times ``t``, a ``DatetimeIndex``, and the phase ``hour`` of the day."""
+SHOWN = 50  # names in a card
 
 
 def model_card(run: Run, model: ForecastModel, *, onnx: bool) -> str:
     """What a stranger needs to know before using the model: data, inputs, numbers, limits; Markdown."""
     recipe, summary = run.recipe(ForecastRecipe), run.summary()
-    shown = ", ".join(f"`{name}`" for name in model.series[:50]) + (", ..." if len(model.series) > 50 else "")
-    settings = "\n".join(f"- {name}: {value}" for name, value in run.config["recipe"].items() if name != "device")
+    recipe_of = run.config["recipe"] | ({"static": Path(recipe.static).name} if recipe.static else {})
+    settings = "\n".join(f"- {name}: {value}" for name, value in recipe_of.items() if name not in ("csv", "device"))
     attention = summary.get("attention") or {}
     parts = ["the linear path"]
     parts += ["attention"] if bool(model.attention_weight) else []
     parts += [name.replace("_", " ") for name, found in summary.get("blend", {}).items() if found.get("kept")]
     told = "".join(f"- {warning}\n" for warning in summary.get("warnings", []))
     gain = f" The attention path gained {attention['relative_gain']:+.2%} on validation." if attention else ""
+    tail = tail_of(model)
     return f"""---
 library_name: mha_apps
 pipeline_tag: time-series-forecasting
@@ -341,21 +316,18 @@ tags: [time-series, forecasting]
 
 A row is one step of `{model.frequency}`{f", in the zone {model.zone}" if model.zone else ""}. It gives the mean and the
 quantiles {", ".join(map(str, LEVELS))} of each sensor, from the {model.look_back} rows before.
-The sensors, in this order (all are in config.json): {shown}.
-
+The sensors, in this order (all are in config.json): {_listed(model.series)}.
+{_inputs(model)}
 ## Use
 ```python
-from mha_apps.forecast.model import load_folder
-from mha_apps.forecast.predict import forecast_frame
-from pathlib import Path
-
-model = load_folder(Path("FOLDER OF THIS FILE"), "restore it")
-print(forecast_frame(model, frame))  # a DatetimeIndex, a column for each sensor
+{_use(model)}
 ```
+In the place of `rows` goes a table of yours with the same columns, a `DatetimeIndex` in steps of `{model.frequency}`,
+and NaN where nothing was measured.
 {_onnx_use(model) if onnx else ""}
 ## Data
-Trained on `{Path(recipe.csv).name}`, up to {tail_of(model).index[-1]}. Its last rows are in artifacts.safetensors, from
-which `mha-apps forecast predict` goes on: leave that file out where they are confidential.
+Trained on `{Path(recipe.csv).name}`, up to {tail.index[-1]}. Its last {len(tail)} rows are in artifacts.safetensors,
+from which it goes on: where they are confidential, hand on {"model.onnx alone" if onnx else "another format"}.
 
 ## What it is made of
 {", ".join(parts).capitalize()}.{gain}
@@ -371,38 +343,116 @@ which `mha-apps forecast predict` goes on: leave that file out where they are co
 """
 
 
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names[:SHOWN]) + (", ..." if len(names) > SHOWN else "")
+
+
+def _inputs(model: ForecastModel) -> str:
+    """What must be known about the columns of a table, a paragraph each; empty where they are plain sensors."""
+    covariates, told = model.covariates, []
+    if meters := meters_of(model, model.series):
+        told.append(
+            f"Meters: {_listed(meters)}. Tables hold their readings, and forecasts are readings. Inside, the model "
+            "works with what they rise by from row to row, and `tail` in artifacts.safetensors holds that."
+        )
+    if covariates.past:
+        told.append(f"Covariates, columns of the same table, known up to its last row: {_listed(covariates.past)}.")
+    if covariates.future:
+        told.append(
+            f"Covariates, columns of the same table, that must be known for the {model.horizon} rows to forecast too: "
+            f"{_listed(covariates.future)}."
+        )
+    if covariates.holidays:
+        told.append(f"Holidays of {covariates.holidays} are looked up; `pip install holidays`.")
+    low, high = ranges(model, model.series)
+    bounded = [
+        f"`{name}` from {first:g} to {last:g}"
+        for name, first, last in zip(model.series, low, high, strict=True)
+        if np.isfinite(first) or np.isfinite(last)
+    ]
+    if bounded:
+        told.append(f"Forecasts stay within bounds: {', '.join(bounded[:SHOWN])}{', ...' * (len(bounded) > SHOWN)}.")
+    return "".join(f"\n{textwrap.fill(paragraph, 120, break_on_hyphens=False)}\n" for paragraph in told)
+
+
+def _use(model: ForecastModel) -> str:
+    """Python that forecasts after the last rows of the training, with what is known ahead where that is needed."""
+    future, ahead, given = model.covariates.future, "", ""
+    if future:
+        latest = tail_of(model)[list(future)].ffill().iloc[-1].fillna(0.0)
+        values = "\n".join(f"    {json.dumps(name, ensure_ascii=False)}: {float(latest[name])!r}," for name in future)
+        step = json.dumps(model.frequency)
+        times = f"pd.date_range(rows.index[-1], periods={model.horizon + 1}, freq={step})[1:]"
+        ahead = f"""
+times = {times}
+known = {{  # as measured last; what you know of each of the times goes here
+{values}
+}}
+future = pd.DataFrame(known, times)"""
+        given = ", future"
+    first = "import pandas as pd\n\n" if future else ""
+    return f"""{first}from mha_apps.forecast import ForecastModel, last_rows, predict_frame
+
+model = ForecastModel.from_pretrained(".")  # the folder of this file
+rows = last_rows(model)  # of the training, as they were measured{ahead}
+print(predict_frame(model, rows{given}))"""
+
+
 def _onnx_use(model: ForecastModel) -> str:
-    future = -(-model.horizon // model.patch) * model.patch
-    rows = model.look_back + future
-    clock = zone = ""
-    if model.cycles:
+    rows = model.look_back + whole_patches(model.horizon, model.patch)
+    series, cycles, steps = len(model.series), model.cycles, rows - model.look_back
+    clock = zone = code = ""
+    given = '{"past": past}'
+    if cycles:
         table = "\n".join(
-            f"| {k} | {name} | {FORMULAS[name]} | {CYCLES[name].values} |" for k, name in enumerate(model.cycles)
+            f"| {k} | {name} | `{FORMULAS[name]}` | {CYCLES[name].values} |" for k, name in enumerate(cycles)
         )
         zone = f" in the zone {model.zone}" if model.zone else " as the data's own clock shows it"
         clock = f"""
-- `waves` (batch, {rows}, {2 * len(model.cycles)}) float32 and `bins` (batch, {rows}, {len(model.cycles)}) int64: the
-  calendar of the {model.look_back} rows of the past and the {future} after them, by the time of each row{zone}. The
+- `waves` (batch, {rows}, {2 * len(cycles)}) float32 and `bins` (batch, {rows}, {len(cycles)}) int64: the
+  calendar of the {model.look_back} rows of the past and the {steps} after them, by the time of each row{zone}. The
   phase of a row in cycle k is a number from 0 to 1; columns 2k and 2k + 1 of `waves` are the cosine and the sine of
-  2 pi phase, computed in float64 and then rounded, and column k of `bins` is the whole part of values * phase + 1e-6:
+  2 pi phase, computed in float64 and then rounded, and column k of `bins` is the whole part of values * phase + 1e-6,
+  and values - 1 at most:
 
-| k | cycle | phase | values |
+| k | cycle | phase of the times t, where hour is the phase of the day | values |
 |---|---|---|---|
 {table}
 
 `mha_apps.forecast.calendar.encode` computes both, and `mha_apps.forecast.export.feeds` all inputs from data frames.
 """
-    given = "{'past': past, 'waves': waves, 'bins': bins}" if model.cycles else "{'past': past}"
+        end = tail_of(model).index[-1]
+        last = f'pd.Timestamp("{end}")' + (f'.tz_convert("{model.zone}")' if model.zone else "")
+        phases = "\n".join(f"    {'hour' if name == 'hour' else FORMULAS[name]}," for name in cycles)
+        step = json.dumps(model.frequency)
+        code = f"""end = {last}  # the time of its last row
+
+t = pd.date_range(end=end, periods={model.look_back}, freq={step})
+t = t.append(pd.date_range(end, periods={steps + 1}, freq={step})[1:])
+hour = {FORMULAS["hour"]}
+phases = [
+{phases}
+]
+values = {[CYCLES[name].values for name in cycles]}
+waves = [wave(2 * np.pi * phase) for phase in phases for wave in (np.cos, np.sin)]
+bins = [np.minimum(np.floor(count * phase + 1e-6), count - 1) for phase, count in zip(phases, values)]
+waves, bins = np.stack(waves, -1).astype(np.float32), np.stack(bins, -1).astype(np.int64)
+"""
+        given = '{"past": past, "waves": waves[None], "bins": bins[None]}'
     return f"""
 `model.onnx` takes, for any batch,
-- `past` (batch, {len(model.series)}, {model.look_back}) float64: the latest rows of each sensor in its own unit, oldest
+- `past` (batch, {series}, {model.look_back}) float64: the latest rows of each sensor in its own unit, oldest
   first, NaN where missing;{clock}
-and gives `forecast` (batch, {len(model.series)}, {model.horizon}), the mean, and `quantiles` (batch,
-{len(model.series)}, {model.horizon}, {len(LEVELS)}), float64, in the sensors' units.
+and gives `forecast` (batch, {series}, {model.horizon}), the mean, and `quantiles` (batch,
+{series}, {model.horizon}, {len(LEVELS)}), float64, in the sensors' units.
 ```python
+import numpy as np
 import onnxruntime
-
+{"import pandas as pd" + chr(10) if cycles else ""}
+past = np.full((1, {series}, {model.look_back}), np.nan)  # what was measured goes here
+{code}
 session = onnxruntime.InferenceSession("model.onnx")
 forecast, quantiles = session.run(None, {given})
+print(forecast[0])
 ```
 """

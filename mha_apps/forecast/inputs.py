@@ -13,7 +13,7 @@ from torch import Tensor
 from .calendar import encode, extend
 from .drivers import CovariateTable
 from .linear import LinearPath
-from .windows import Scaler, Windows, centre
+from .windows import Scaler, Windows, centre, whole_patches
 
 __all__ = ["GROUP", "Inputs", "groups_of"]
 
@@ -58,7 +58,7 @@ class Inputs:
         look_back, horizon = windows.look_back, windows.horizon
         freq = index.freq if index.freq is not None else index[1] - index[0] if len(index) > 1 else "D"
         before = pd.date_range(end=index[0], periods=look_back + 1, freq=freq)[:-1]
-        future = -(-horizon // patch) * patch
+        future = whole_patches(horizon, patch)
         whole = before.append(index).append(extend(index, future))
         waves, bins = encode(whole, cycles)
         self.waves, self.bins = torch.from_numpy(waves), torch.from_numpy(bins)

@@ -30,6 +30,7 @@ from .calendar import CYCLES
 from .covariates import Covariates
 from .drivers import count_drivers
 from .linear import blocks_of
+from .windows import whole_patches
 
 __all__ = ["LEVELS", "AttentionPath", "ForecastModel", "load_folder"]
 
@@ -80,7 +81,7 @@ class AttentionPath(nn.Module):
         if look_back % patch:
             raise ValueError(f"look_back {look_back} is not a multiple of patch {patch}")
         self.patch, self.horizon = patch, horizon
-        self.past_tokens, self.future_tokens = look_back // patch, -(-horizon // patch)
+        self.past_tokens, self.future_tokens = look_back // patch, whole_patches(horizon, patch) // patch
         self.embed = nn.Linear(2 * patch, dim)
         self.waves = nn.Linear(2 * len(cycles), dim, bias=False) if cycles else None
         self.bins = nn.ModuleList(nn.Embedding(CYCLES[name].values, dim) for name in cycles)
@@ -383,6 +384,9 @@ class ForecastModel(nn.Module, PyTorchModelHubMixin):
             shapes |= {"around_mean": (count,), "around_scale": (count,), "knots": (known, None)}
         if covariates.columns:
             shapes["tail_around"] = (None, len(covariates.columns))
+            shapes |= {
+                name: (len(covariates.columns),) for name in ("around_low", "around_high") if name in self.artifacts
+            }
         if "drivers" in self.artifacts:
             drivers = count_drivers(self.artifacts["knots"], 2 * ("hour" in self.cycles)) if covariates.names else 0
             shapes["drivers"] = (series + 1, len(blocks_of(horizon)), drivers)
@@ -393,6 +397,9 @@ class ForecastModel(nn.Module, PyTorchModelHubMixin):
         if "cross_weights" in self.artifacts:
             features = None if "cross_mean" not in self.artifacts else self.artifacts["cross_mean"].shape[0]
             shapes |= {"cross_mean": (features,), "cross_weights": (features, series, horizon)}
+        for name in ("tail_reading", "tail_read_at"):
+            if name in self.artifacts:
+                shapes[name] = (series,)
         if "reversion" in self.artifacts:
             shapes["reversion"] = (horizon,)
         if "blend" in self.artifacts:

@@ -189,18 +189,20 @@ class Table:
 
     def predict(self, x: Tensor) -> Tensor:
         """Predictions ``(n,)`` float64 for features ``(n, features)`` float32, NaN where missing."""
+        answer = [torch.empty(0, dtype=torch.float64)]
+        return torch.cat(answer + [self.at_once(part) for part in x.split(512)])  # small enough for the caches
+
+    def at_once(self, x: Tensor) -> Tensor:
+        """:meth:`predict` for all rows together, in operations that a graph can hold."""
         trees, inner = self.feature.shape
         leaves = inner + 1
-        feature, threshold, value = self.feature.flatten(), self.threshold.flatten(), self.value.flatten()
+        feature, threshold = self.feature.flatten(), self.threshold.flatten()
         roots = torch.arange(trees) * inner
-        answer = [torch.empty(0, dtype=torch.float64)]
-        for part in x.split(512):  # small enough for the caches
-            missing = torch.isnan(part)
-            both = torch.cat([part.masked_fill(missing, torch.inf), part.masked_fill(missing, -torch.inf)], 1)
-            at = torch.zeros(len(part), trees, dtype=torch.int64)
-            for _ in range(leaves.bit_length() - 1):
-                node = at + roots
-                right = both.gather(1, feature.take(node)) > threshold.take(node)
-                at = 2 * at + 1 + right
-            answer.append(value.take(at - inner + torch.arange(trees) * leaves).sum(1))
-        return self.start + torch.cat(answer)
+        missing = torch.isnan(x)
+        both = torch.cat([x.masked_fill(missing, torch.inf), x.masked_fill(missing, -torch.inf)], 1)
+        at = torch.zeros(x.shape[0], trees, dtype=torch.int64)
+        for _ in range(leaves.bit_length() - 1):
+            node = at + roots
+            right = both.gather(1, feature.take(node)) > threshold.take(node)
+            at = 2 * at + 1 + right
+        return self.start + self.value.flatten().take(at - inner + torch.arange(trees) * leaves).sum(1)

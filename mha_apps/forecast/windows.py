@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["Batch", "Scaler", "Windows", "centre", "span", "split_rows"]
+__all__ = ["Batch", "Scaler", "Windows", "centre", "span", "split_rows", "whole_patches"]
 
 
 def centre(window: Tensor, trailing: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -43,6 +43,11 @@ def centre(window: Tensor, trailing: int) -> tuple[Tensor, Tensor, Tensor]:
     tail, count_tail = mean(filled[..., -trailing:], mask[..., -trailing:])
     level = torch.where(count_tail > 0, tail, torch.where(count_whole > 0, whole, 0.0))
     return torch.where(observed, window - level, 0.0), mask, level
+
+
+def whole_patches(steps: int, patch: int) -> int:
+    """``steps`` rounded up to whole patches: so many rows of the future have a calendar."""
+    return -(-steps // patch) * patch
 
 
 def span(values: np.ndarray) -> np.ndarray:
