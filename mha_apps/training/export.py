@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -66,12 +67,10 @@ def exported(folder: Path, *, force: bool = False) -> Iterator[Path]:
         InputError: there are such files and ``force`` is not set, or the folder cannot be written.
     """
     _check(folder, force)
-    new = folder / ".new"
     with files.disk_errors(folder):
         before = folder.is_dir()
         folder.mkdir(parents=True, exist_ok=True)
-        files.remove(new)
-        new.mkdir()
+        new = Path(tempfile.mkdtemp(prefix=".export-", dir=folder))
     try:
         yield new
         with files.disk_errors(folder):
