@@ -16,12 +16,14 @@ from torch import Tensor
 
 from .model import LEVELS
 
-__all__ = ["Calibration", "bounds", "scores"]
+__all__ = ["Calibration", "bounds", "half_width", "scores"]
 
 BOUNDS = (0, 1, 3, 4)  # which of LEVELS are bounds of an interval
 MISS = torch.tensor([LEVELS[i] if LEVELS[i] < 0.5 else 1 - LEVELS[i] for i in BOUNDS], dtype=torch.float64)
 SIGN = torch.tensor([-1.0, -1.0, 1.0, 1.0], dtype=torch.float64)
 MOST_QUANTILES = 20_000
+NARROWEST = 0.1  # of the model's own interval: a calibrated one of a sensor that never moved has no width at all
+FINEST = 1e-5  # deviations of the sensor
 ENOUGH = 200  # scores below which neighbouring steps are pooled: the 2.5% quantile then rests on five
 
 
@@ -62,6 +64,21 @@ def bounds(forecast: Tensor, offset: Tensor) -> Tensor:
         [forecast[..., 0], torch.minimum(moved[..., 0], low), low, median, high, torch.maximum(moved[..., 3], high)],
         -1,
     )
+
+
+def half_width(forecast: Tensor, calibrated: Tensor) -> Tensor:
+    """Half the 80% interval, in which distances from a forecast are counted: never so narrow that they mean nothing.
+
+    Args:
+        forecast: ``(..., 6)``, of the model itself and standardised; its interval gives the floor.
+        calibrated: ``(..., 6)``, the same after :func:`bounds`, before any bound of the sensor: an interval that a
+            bound has cut off does not say how far errors go.
+
+    Returns:
+        ``(...)`` float64, above zero.
+    """
+    half = (calibrated[..., 4] - calibrated[..., 2]) / 2
+    return torch.maximum(half, (NARROWEST * _unit(forecast.double())[..., 0]).clamp_min(FINEST))
 
 
 @dataclass

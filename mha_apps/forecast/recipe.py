@@ -100,6 +100,21 @@ class ForecastRecipe(ReadOptions, TrainingRecipe):
                 both = f"--{flag}" if taken[name] == flag else f"--{taken[name]} and --{flag}"
                 raise InputError(f"{both}: {name!r} is named twice; a column has one role")
             taken[name] = flag
+        for flag in ("min", "max", "counter"):
+            for word in getattr(self, flag):
+                name = word if flag == "counter" else word.rpartition("=")[0]
+                if taken.get(name, "target") != "target":
+                    raise InputError(
+                        f"--{flag} {word}: {name!r} is a covariate, which --{taken[name]} names, and bounds and meters "
+                        "are of what is forecast; leave it out"
+                    )
+        if self.holidays is not None and not self.holidays.strip():
+            raise InputError(
+                f"--holidays {self.holidays!r}: names no country; give one such as DE, or a part of one such as US-CA, "
+                "or leave it out"
+            )
+        if self.static is not None and not self.static.strip():
+            raise InputError(f"--static {self.static!r}: names no file; give a CSV about the sensors, or leave it out")
         if len(self.past) + len(self.future) > MOST_COVARIATES:
             raise InputError(
                 f"--past and --future name {len(self.past) + len(self.future)} columns, and {MOST_COVARIATES} are the "
