@@ -59,6 +59,7 @@ def describe(
         preface=[text[:200] for text in first.table.comments[:40]],
         time=first.times.what,
         zone=zones.label(laid.zone),
+        offsets=list(dict.fromkeys(offset for reading in readings for offset in reading.offsets)),
         step=", ".join(steps),
         steps=steps,
         grid=next((kind for kind in ("irregular", "jittered", "stated", "calendar") if kind in how), "exact"),

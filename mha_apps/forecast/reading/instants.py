@@ -26,7 +26,9 @@ def localise(reading: Reading, told: ReadOptions) -> None:
         block.utc, block.zone = wall, wanted or (zones.zone_of(times.zone) if times.zone else None)
         return
     if times.offset is not None:
-        zone, note = zones.of_offsets(times.offset, times.zones, account.rows.open)
+        found = zones.distinct(times.offset, account.rows.open)
+        reading.offsets = [zones.label(zones.fixed(minutes)) or "" for minutes in found]
+        zone, note = zones.of_offsets(found, times.zones)
         if zone is not None and (place := _place_of(reading, zone)) is not None:
             zone, note = place, None
         if note:

@@ -49,6 +49,9 @@ class ReadOptions:
 
     def check(self) -> None:
         """Raises :class:`InputError` for a value that no reading could use."""
+        for name in ("tz", "freq", "time_format", "delimiter", "encoding"):
+            if getattr(self, name) == "":
+                raise InputError(f"--{name.replace('_', '-')} '': is empty; give a value, or leave it out")
         for name, allowed in (
             ("aggregate", (None, "mean", "sum", "last")),
             ("duplicates", ("last", "first", "mean")),

@@ -22,3 +22,5 @@ class Reading:
     decimal: str
     left_out: list[ColumnReport]
     repeated: int = 0
+    offsets: list[str] = dataclasses.field(default_factory=list)
+    """The offsets from UTC that stand with the times, where they do."""

@@ -88,6 +88,8 @@ class ReadingReport:
     time: str = ""
     """The columns that hold the time, and how they were read."""
     zone: str | None = None
+    offsets: list[str] = field(default_factory=list)
+    """The offsets from UTC that stand with the times, where they do."""
     step: str = ""
     """The frame's frequency; several, parted by commas, where sensors differ."""
     steps: dict[str, list[str]] = field(default_factory=dict)

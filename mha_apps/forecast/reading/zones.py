@@ -347,9 +347,17 @@ def _weigh(
         signature.against += 1
 
 
-def of_offsets(offset: np.ndarray, zones: set[str], usable: np.ndarray) -> tuple[Zone | None, str | None]:
-    """The zone of times with offsets: their one offset, a zone that their names state, or UTC where they differ."""
-    found = sorted({int(value) for value in np.unique(offset[usable]) if value != NO_OFFSET})
+def distinct(offset: np.ndarray, usable: np.ndarray) -> list[int]:
+    """The offsets in minutes that stand with the times, each once."""
+    return sorted({int(value) for value in np.unique(offset[usable]) if value != NO_OFFSET})
+
+
+def of_offsets(found: list[int], zones: set[str]) -> tuple[Zone | None, str | None]:
+    """The zone of times with the offsets ``found``: the one, a zone that their names state, or UTC where they differ.
+
+    One offset in all rows is the sensor's own clock. Several belong to a place whose clock changes, and many places
+    share the changes of a year, so nobody can tell which it is.
+    """
     places = [name for name in zones if "/" in name and name.split("/")[0].upper() not in ZONE_OFFSETS]
     if len(places) == 1:
         return zone_of(places[0]), f"zone {places[0]} stands with the times"

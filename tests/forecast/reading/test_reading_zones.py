@@ -131,6 +131,7 @@ def test_mixed_offsets_become_utc_and_that_is_said(tmp_path: Path) -> None:
     frame, report = read_sensor_csv(tmp_path / "x.csv")
     assert str(frame.index.tz) == "UTC"
     assert any("kept as UTC" in note for note in report.notes)
+    assert report.offsets == ["UTC+01:00", "UTC+02:00"]
     pd.testing.assert_index_equal(frame.index, index.tz_convert("UTC"), check_names=False)
 
 
