@@ -5,6 +5,9 @@ A value far outside is taken as missing by the forecasts after it, as a fault wo
 that follow, and the intervals do not learn from it, until the next value is known: where that is what the forecast with
 the doubted value says, rather than the one without it, the value is believed. So are several far outside in a row: then
 it is not the values that are wrong but the forecast, the level having shifted.
+
+Distances are counted in half-widths of the 80% interval as it is without the bounds of the sensor, which may cut it to
+a point: see :func:`mha_apps.forecast.conformal.half_width`.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from torch import Tensor
 from mha_apps.errors import InputError
 from mha_apps.training import Run
 
-from .conformal import Calibration, scores
+from .conformal import Calibration, half_width, scores
 from .engine import forecast_origins
 from .faults import without_spikes
 from .inputs import Inputs
@@ -60,8 +63,10 @@ def score(run: Run | str | Path, csv: str | Path) -> dict[str, Any]:
 
     Returns:
         JSON-able: ``scored`` values, ``first`` and ``last`` row; ``sensors`` with the shares outside their 80% and 95%
-        intervals and the drift in half-widths of the 80% interval; ``outside``, all values outside the 95% interval,
-        the furthest first; ``stuck``, the stretches without any change. Values of a meter are what it rose by.
+        intervals and the drift; ``outside``, all values outside the 95% interval, the furthest first; ``stuck``, the
+        stretches without any change. Values of a meter are what it rose by. Intervals lie within the bounds of the
+        sensor, so a value at a bound that the forecast lies beyond is inside; ``drift`` and ``distance`` count
+        half-widths of the 80% interval as it is without bounds.
 
     Raises:
         InputError: the CSV cannot be used, or no sensor of the run is in it.
@@ -88,9 +93,8 @@ def score_frame(model: ForecastModel, frame: pd.DataFrame, source: str = "the fr
     if not np.isfinite(values).any():
         raise InputError(f"{source}: no value from {times[0]} on; give rows with readings")
     lead = min(start, model.horizon)  # the intervals follow these rows first
-    forecast = one_step_ahead(model, inputs, frame, start - lead)[lead:]
+    forecast, half = (found[lead:] for found in one_step_ahead(model, inputs, frame, start - lead))
     low, high = forecast[..., 1], forecast[..., 5]
-    half = np.maximum((forecast[..., 4] - forecast[..., 2]) / 2, 1e-12)
     distance = np.maximum(low - values, values - high) / half  # NaN where nothing was read
 
     outside: list[dict[str, Any]] = []
@@ -130,7 +134,9 @@ def score_frame(model: ForecastModel, frame: pd.DataFrame, source: str = "the fr
     }
 
 
-def one_step_ahead(model: ForecastModel, inputs: Inputs, frame: pd.DataFrame, start: int) -> np.ndarray:
+def one_step_ahead(
+    model: ForecastModel, inputs: Inputs, frame: pd.DataFrame, start: int
+) -> tuple[np.ndarray, np.ndarray]:
     """Forecasts of the rows of ``frame`` from ``start`` on, each made one row before it.
 
     Values far outside their interval become missing in ``inputs`` unless those after them bear them out; see the
@@ -143,7 +149,8 @@ def one_step_ahead(model: ForecastModel, inputs: Inputs, frame: pd.DataFrame, st
         start: the first row.
 
     Returns:
-        ``(rows - start, series, 6)`` in the sensors' own units, within their bounds.
+        ``(rows - start, series, 6)`` in the sensors' own units, within their bounds, and what a distance from them is
+        counted in ``(rows - start, series)``, which no bound makes narrower.
     """
     names = [str(name) for name in frame.columns]
     table, before = inputs.windows.table, inputs.windows.look_back
@@ -152,18 +159,21 @@ def one_step_ahead(model: ForecastModel, inputs: Inputs, frame: pd.DataFrame, st
     calibration = calibration_of(model, inputs)
     calibration = Calibration(calibration.offset[:, :1], calibration.pace[:, :1])
     found = torch.empty(len(frame) - start, len(names), 6, dtype=torch.float64)
+    halves = torch.empty(len(frame) - start, len(names), dtype=torch.float64)
+    scale = torch.from_numpy(inputs.scaler.scale)
     doubted: list[list[int]] = [[] for _ in names]  # rows of each sensor far outside, of which nothing is known yet
     missed: list[list[Tensor]] = [[] for _ in names]  # their scores, which are learned once they are believed
 
     def forecast(origins: Tensor) -> Tensor:
         return forecast_origins(model, inputs, origins)[0][:, :, :1]
 
-    def in_units(step: Tensor) -> Tensor:
-        units = inputs.scaler.backward(calibration.apply(step)[:, 0].numpy(), axis=0)
-        return torch.from_numpy(bound(model, names, units[:, None], rises=True)[:, 0])
+    def in_units(step: Tensor) -> tuple[Tensor, Tensor]:
+        calibrated = calibration.apply(step)[:, 0]
+        units = inputs.scaler.backward(calibrated.numpy(), axis=0)
+        shown = torch.from_numpy(bound(model, names, units[:, None], rises=True)[:, 0])
+        return shown, half_width(step[:, 0], calibrated) * scale
 
-    def far(step: Tensor, value: Tensor) -> Tensor:
-        half = ((step[:, 4] - step[:, 2]) / 2).clamp_min(1e-12)
+    def far(step: Tensor, half: Tensor, value: Tensor) -> Tensor:
         return torch.maximum(step[:, 1] - value, value - step[:, 5]) > FAR * half  # not where the value is missing
 
     def put(column: int, *, back: bool) -> None:
@@ -184,18 +194,18 @@ def one_step_ahead(model: ForecastModel, inputs: Inputs, frame: pd.DataFrame, st
         size = min(2 * size, MANY)
         for number, row in enumerate(origins.tolist()):
             step, value = steps[number], real[row]
-            shown = in_units(step)
+            shown, half = in_units(step)
             learned = scores(step, scaled[row, :, None])
-            outside = far(shown, value)
+            outside = far(shown, half, value)
             if doubtful:
-                other = in_units(believing)
+                other, its_half = in_units(believing)
                 nearer = (other[:, 3] - value).abs() < (shown[:, 3] - value).abs()
                 for column in doubtful:
                     if not bool(torch.isfinite(value[column])):
                         continue
-                    believed = bool(nearer[column]) and not bool(far(other, value)[column])
+                    believed = bool(nearer[column]) and not bool(far(other, its_half, value)[column])
                     if believed:
-                        shown[column], outside[column] = other[column], False
+                        shown[column], half[column], outside[column] = other[column], its_half[column], False
                         learned[column] = scores(believing, scaled[row, :, None])[column]
                     elif bool(outside[column]) and len(doubted[column]) + 1 < SHIFTED:
                         continue
@@ -205,7 +215,7 @@ def one_step_ahead(model: ForecastModel, inputs: Inputs, frame: pd.DataFrame, st
                         for late in missed[column]:
                             calibration.learn(_only(late, column, learned), calibration.offset)
                     doubted[column], missed[column] = [], []
-            found[row - start] = shown
+            found[row - start], halves[row - start] = shown, half
             for column in outside.nonzero()[:, 0].tolist():
                 doubted[column].append(row)
                 missed[column].append(learned[column].clone())
@@ -216,7 +226,7 @@ def one_step_ahead(model: ForecastModel, inputs: Inputs, frame: pd.DataFrame, st
                 size = FEW
                 break
         row += 1
-    return found.numpy()
+    return found.numpy(), halves.numpy()
 
 
 def _only(score: Tensor, column: int, like: Tensor) -> Tensor:

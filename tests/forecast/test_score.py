@@ -1,5 +1,6 @@
 """Odd rows, and probabilities of a condition."""
 
+import copy
 import importlib
 import json
 
@@ -14,7 +15,7 @@ from mha_apps.forecast import ForecastRecipe, alert, predict, score, train
 from mha_apps.forecast.engine import forecast_origins
 from mha_apps.forecast.model import LEVELS
 from mha_apps.forecast.predict import calibration_of, load_model
-from mha_apps.forecast.score import below_probability, condition_probability, one_step_ahead, parse_alert
+from mha_apps.forecast.score import below_probability, condition_probability, one_step_ahead, parse_alert, score_frame
 from mha_apps.forecast.trainer import align, make_inputs
 
 NORMAL = np.array([-1.959964, -1.281552, 0.0, 1.281552, 1.959964])
@@ -121,9 +122,9 @@ def test_a_level_that_has_shifted_is_drift_and_enters_the_forecasts(run, tmp_pat
     assert not sensors["flow"]["drifts"]
     _, model = load_model(run)
     frame = frame_of()
-    before = one_step_ahead(model, make_inputs(model, frame), frame, 500)[:, 0, 3]
+    before = one_step_ahead(model, make_inputs(model, frame), frame, 500)[0][:, 0, 3]
     spoil(frame)
-    after = one_step_ahead(model, make_inputs(model, frame), frame, 500)[:, 0, 3]
+    after = one_step_ahead(model, make_inputs(model, frame), frame, 500)[0][:, 0, 3]
     np.testing.assert_allclose(after[:45], before[:45], atol=2)  # five values may still be faults
     assert (after[70:] - before[70:] > size / 2).all()
 
@@ -135,9 +136,9 @@ def test_a_sensor_that_has_become_noisy_gets_wider_intervals(run, tmp_path):
     _, model = load_model(run)
     frame = frame_of()
     inputs = make_inputs(model, frame)
-    before = one_step_ahead(model, inputs, frame, 500)[:, 1]
+    before = one_step_ahead(model, inputs, frame, 500)[0][:, 1]
     spoil(frame)
-    after = one_step_ahead(model, make_inputs(model, frame), frame, 500)[:, 1]
+    after = one_step_ahead(model, make_inputs(model, frame), frame, 500)[0][:, 1]
     np.testing.assert_array_equal(after[:21], before[:21])
     assert after[-1, 5] - after[-1, 1] > 1.2 * (before[-1, 5] - before[-1, 1])
 
@@ -146,10 +147,11 @@ def test_without_a_value_far_outside_the_intervals_are_those_of_the_backtest(run
     _, model = load_model(run)
     frame = align(model, frame_of())
     inputs = make_inputs(model, frame)
-    ours = one_step_ahead(model, inputs, frame, 500)
+    ours, half = one_step_ahead(model, inputs, frame, 500)
     raw, target = forecast_origins(model, inputs, torch.arange(500, 600))
     theirs = inputs.scaler.backward(calibration_of(model, inputs).follow(raw, target)[:, :, 0].numpy(), axis=1)
     np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(half, (theirs[..., 4] - theirs[..., 2]) / 2, rtol=1e-5)
 
 
 def test_every_value_outside_is_listed(run, tmp_path, capsys):
@@ -169,6 +171,16 @@ def test_every_value_outside_is_listed(run, tmp_path, capsys):
     assert written["distance"].tolist() == pytest.approx([row["distance"] for row in found["outside"]])
 
 
+@pytest.mark.parametrize("verb", ["predict", "score"])
+def test_a_result_never_replaces_what_the_run_was_trained_on(run, verb, capsys):
+    data = run.path.parent / "plant.csv"
+    before = data.read_bytes()
+    words = ["predict", str(run.path)] if verb == "predict" else ["score", "sample", str(run.path)]
+    assert main(["forecast", *words, "--out", str(data)]) == 2
+    assert "is an input too and would be replaced" in capsys.readouterr().err
+    assert data.read_bytes() == before
+
+
 def test_a_value_that_no_sensor_of_its_bounds_can_have_is_outside(tmp_path):
     frame = frame_of().assign(flow=lambda frame: frame["flow"].abs())
     frame.iloc[:500].to_csv(tmp_path / "plant.csv")
@@ -179,6 +191,41 @@ def test_a_value_that_no_sensor_of_its_bounds_can_have_is_outside(tmp_path):
     outside = [row for row in score(found, tmp_path / "new.csv")["outside"] if row["sensor"] == "flow"]
     assert any(row["value"] == -0.01 and row["lo-95"] == 0 for row in outside)
     assert min(row["lo-95"] for row in outside) >= 0
+
+
+def trained_on(frame, folder, **flags):
+    """The run of ``frame`` with a sensor "flow", and the rows that it finds outside in ``frame`` with more behind."""
+    frame.iloc[:500].to_csv(folder / "plant.csv")
+    frame.to_csv(folder / "new.csv")
+    recipe = ForecastRecipe(csv=str(folder / "plant.csv"), horizon=6, attention=False, trees=False, **flags)
+    found = train(recipe, out=folder / "run")
+    return [row for row in score(found, folder / "new.csv")["outside"] if row["sensor"] == "flow"]
+
+
+def test_a_bound_that_cuts_the_interval_to_a_point_does_not_make_distances_enormous(run):
+    _, free = load_model(run)
+    frame = frame_of()
+    frame["flow"] = frame["flow"].where(np.arange(600) < 500, frame["flow"].clip(lower=1.0))
+    bounded = copy.deepcopy(free)
+    bounded.artifacts["lower"] = torch.tensor([-torch.inf, 1.0, -torch.inf], dtype=torch.float64)
+    bounded.artifacts["upper"] = torch.full((3,), torch.inf, dtype=torch.float64)
+    shown, half = one_step_ahead(bounded, make_inputs(bounded, frame), frame, 500)
+    below = 500 + np.flatnonzero(shown[:, 1, 4] == shown[:, 1, 2])  # the 80% interval lies below the bound
+    assert (half[:, 1] > 0.5).all()
+    frame.iloc[below[-1], 1] = 6.0
+    outside = [row for row in score_frame(bounded, frame)["outside"] if row["sensor"] == "flow"]
+    assert str(frame.index[below[-1]]) in {row["time"] for row in outside}
+    assert all(row["value"] > 1.0 and 0 < row["distance"] < 9 for row in outside)  # what is at the bound is inside
+
+
+def test_a_sensor_that_has_never_moved_is_odd_in_proportion_when_it_does(tmp_path):
+    frame = frame_of()
+    frame["flow"] = frame["flow"].where(np.arange(600) < 250, 2.0)
+    frame.iloc[560, 1], frame.iloc[580, 1] = 2.5, 4.0
+    outside = {row["time"]: row["distance"] for row in trained_on(frame, tmp_path)}
+    less, more = (outside[str(frame.index[row])] for row in (560, 580))
+    assert more == pytest.approx(4 * less, rel=0.3)
+    assert max(outside.values()) < 1e6
 
 
 def test_a_sensor_that_does_not_move_is_stuck_and_one_that_repeats_is_not(run, tmp_path):
