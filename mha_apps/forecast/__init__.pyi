@@ -4,6 +4,8 @@ from .backtest import examine as examine
 from .benchmark import benchmark as benchmark
 from .export import export as export
 from .forecaster import Forecaster as Forecaster
+from .forecaster import last_rows as last_rows
+from .forecaster import predict_frame as predict_frame
 from .model import ForecastModel as ForecastModel
 from .predict import predict as predict
 from .reading import read_sensor_csv as read_sensor_csv

@@ -18,7 +18,7 @@ from mha_apps.training import Run
 from .baselines import last_value, seasonal_naive
 from .calendar import extend
 from .engine import forecast_origins
-from .faults import named, since_unit_change, without_spikes
+from .faults import named, since_unit_change
 from .inputs import Inputs
 from .limits import bound
 from .linear import LinearPath, thin, whole
@@ -28,6 +28,7 @@ from .predict import (
     MOST_PLOTS,
     after_tail,
     ahead_of,
+    as_read,
     calibration_of,
     draw,
     forecast_frame,
@@ -86,7 +87,8 @@ def examine(
     """Forecast from every origin after the rows that training saw, and compare with what came.
 
     The intervals adapt as they would have in operation: at each origin with the truths of earlier rows only. Future
-    covariates are taken as they were measured, which is hindsight where they are forecasts in operation.
+    covariates are taken as they were measured, which is hindsight where they are forecasts in operation. Meters are
+    scored by what they rise by in each row, so that no error counts again in every row after it.
 
     Args:
         run: a run or its folder.
@@ -112,7 +114,7 @@ def examine(
         save_each(result.figures, run.plots_dir, "backtest")
         final = load_model(run)[1]
         rows, ahead = tail_of(final), ahead_of(final)
-        forecasts = draw(rows[final.series], forecast_frame(final, rows, ahead=ahead, strict=False), final.horizon)
+        forecasts = draw(as_read(final, rows), forecast_frame(final, rows, ahead=ahead, strict=False), final.horizon)
         assumed = final.covariates.unknown(ahead, extend(rows.index, final.horizon))
         write_report(run, forecasts=forecasts, found=result, warnings=told, assumed=assumed)
     return result
@@ -128,7 +130,7 @@ def _rows_to_score(
     for warning in run.summary().get("warnings", []) if told else []:
         warn(warning)
     frame = frame.rename(columns=str)
-    frame, _ = rows_of(model, without_spikes(frame[known_of(model, frame, source)], source), source)
+    frame, _ = rows_of(model, frame[known_of(model, frame, source)], source)
     start = first_unseen(model, frame, source, "give newer rows or train with --holdout 0.2")
     scored = model.covariates.forecast(frame)
     silent = ~np.isfinite(scored.to_numpy(dtype=np.float64)[start:]).any(0)

@@ -17,13 +17,14 @@ import pandas as pd
 
 from mha_apps.errors import InputError, warn
 
-from .faults import named, without_spikes
+from .calendar import step_of
+from .faults import named, times_shown, without_sentinels, without_spikes
 from .recipe import ForecastRecipe
 
-__all__ = ["Covariates", "Roles", "assign", "holiday_flags", "read_static", "warn_of_early_end"]
+__all__ = ["Covariates", "Roles", "assign", "holiday_flags", "read_static", "warn_of_early_end", "weighed"]
 
-MOST_SHOWN = 3  # timestamps in a message
 MOST_CATEGORIES = 32  # of one text attribute; rarer ones are told apart by nothing
+FAR = 0.5  # spans of what training saw; what is planned further outside is told
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,6 +93,7 @@ class Covariates:
         """
         if self == Covariates():
             return frame
+        self.require_history(frame, series, source)
         missing = [name for name in self.columns if name not in frame.columns]
         if missing:
             flag = "past" if missing[0] in self.past else "future"
@@ -105,6 +107,19 @@ class Covariates:
         if not found:
             raise InputError(f"{source}: no column to forecast; the model forecasts {', '.join(map(repr, series[:8]))}")
         return frame[found + self.columns].iloc[: self.history(frame, found)]
+
+    def require_history(self, frame: pd.DataFrame, series: Sequence[str], source: str) -> None:
+        """InputError for a table that holds future covariates and nothing that was measured."""
+        told = set(frame.columns[frame.notna().to_numpy().any(0)])
+        measured = told.difference(self.future)
+        if self.listed:
+            measured &= {*series, *self.past}
+        ahead = [name for name in self.future if name in told]
+        if ahead and not measured:
+            raise InputError(
+                f"{source}: holds {named(ahead)}, which is known ahead, and no value of {named(series)}, so it is no "
+                "history to go on from; to say what is to come give it to predict as --future-csv, in Python as future"
+            )
 
     def history(self, frame: pd.DataFrame, series: Sequence[str]) -> int:
         """How many rows of ``frame`` are history: those up to the last value that is not of a future covariate."""
@@ -134,11 +149,10 @@ class Covariates:
         if bool(gaps.to_numpy().any()):
             columns = [name for name in self.future if bool(gaps[name].any())]
             when = times[gaps.any(axis=1).to_numpy()]
-            shown = ", ".join(map(str, when[:MOST_SHOWN])) + (", ..." if len(when) > MOST_SHOWN else "")
             raise InputError(
                 f"{source}: the forecast needs {', '.join(map(repr, columns))} for {times[0]} to {times[-1]}, and "
-                f"{len(when)} of the {len(times)} rows are missing ({shown}); give them in --future-csv or as rows "
-                "after the last measured one"
+                f"{len(when)} of the {len(times)} rows are missing ({times_shown(when)}); give them in --future-csv or "
+                "as rows after the last measured one"
             )
         return rows
 
@@ -155,6 +169,11 @@ class Covariates:
         """
         if future is None or future.empty:
             return pd.DataFrame(np.nan, index=times, columns=list(self.future))
+        self._require_zone(future, times, source)
+        return future.rename(columns=str).reindex(index=times, columns=list(self.future)).astype(float)
+
+    @staticmethod
+    def _require_zone(future: pd.DataFrame, times: pd.DatetimeIndex, source: str) -> None:
         if (pd.DatetimeIndex(future.index).tz is None) != (times.tz is None):
             which = (
                 "history has a time zone and the future covariates have none"
@@ -162,7 +181,33 @@ class Covariates:
                 else ("future covariates have a time zone and the history has none")
             )
             raise InputError(f"{source}: the {which}; convert one of them")
-        return future.rename(columns=str).reindex(index=times, columns=list(self.future)).astype(float)
+
+    def require_step(self, future: pd.DataFrame, times: pd.DatetimeIndex, source: str) -> None:
+        """Hold what is given of the future against the rows that it is given for.
+
+        Args:
+            future: the future covariates.
+            times: of the history and the rows to forecast.
+            source: names the file in messages.
+
+        Raises:
+            InputError: it is of another step or between their rows, or has a time zone where they have none.
+        """
+        self._require_zone(future, times, source)
+        given = pd.DatetimeIndex(future.dropna(how="all").index)
+        given = given[(given >= times[0]) & (given <= times[-1])]
+        theirs, ours = step_of(given), step_of(times)
+        if len(given) > 2 and not np.isclose(theirs, ours, rtol=0.15):  # months and quarters are not all as long
+            raise InputError(
+                f"{source}: its rows are {theirs:,.10g} s apart, those of the history {ours:,.10g} s; resample it"
+            )
+        between = given.difference(times)
+        if len(between):
+            place = int(times.searchsorted(between[0]))
+            raise InputError(
+                f"{source}: {between[0]} lies between two rows of the history and what comes after it, "
+                f"{times[place - 1]} and {times[place]}; resample it to them"
+            )
 
     def table(self, frame: pd.DataFrame, ahead: pd.DataFrame) -> np.ndarray:
         """All covariates ``(rows + ahead rows, names)`` in their own units, NaN where unknown.
@@ -244,15 +289,50 @@ def assign(frame: pd.DataFrame, recipe: ForecastRecipe, source: str) -> Roles:
     )
     if recipe.holidays:
         holiday_flags(recipe.holidays, frame.index[:1])
+    ahead = covariates.ahead(frame, series)
+    frame = frame[series + covariates.columns].iloc[: covariates.history(frame, series)]
     if covariates.columns:
         frame = frame[series].join(without_spikes(frame[covariates.columns], source))
-        empty = [name for name in covariates.columns if not np.isfinite(frame[name].to_numpy(dtype=np.float64)).any()]
+        values = frame[covariates.columns].to_numpy(dtype=np.float64)
+        empty = [name for name, some in zip(covariates.columns, np.isfinite(values).any(0), strict=True) if not some]
         if empty:
             warn(f"{source}: {named(empty)} without any value, so nothing is learned from it")
-    ahead = covariates.ahead(frame, series)
+        if ahead is not None:
+            ahead = weighed(ahead, *seen(frame[list(covariates.future)]), source)
     warn_of_early_end(ahead, recipe.horizon, source)
-    rows = covariates.history(frame, series)
-    return Roles(frame[series + covariates.columns].iloc[:rows], ahead, covariates, static)
+    return Roles(frame, ahead, covariates, static)
+
+
+def seen(frame: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
+    """The lowest and the highest value of each column, NaN for an empty one."""
+    return frame.min(), frame.max()
+
+
+def weighed(ahead: pd.DataFrame, low: pd.Series, high: pd.Series, source: str) -> pd.DataFrame:
+    """What is known ahead, numbers that stand for a missing value as missing; what is far outside is told.
+
+    What is planned may well be new, so nothing else is taken away.
+
+    Args:
+        ahead: future covariates in rows to come.
+        low, high: the range of each in training, NaN where it had no value.
+        source: names the file in warnings.
+    """
+    cleaned = without_sentinels(ahead, low, high, source)
+    ahead = ahead if cleaned is None else cleaned
+    for name in ahead.columns:
+        least, most = float(low[name]), float(high[name])
+        values = ahead[name]
+        beyond = np.maximum(least - values, values - most)  # NaN is beyond nothing
+        far = beyond > FAR * (most - least)
+        if far.any():
+            furthest = f"{values[beyond.where(far).idxmax()]:.6g}"
+            what = f"is {furthest} at" if far.sum() == 1 else f"is as far as {furthest} in {far.sum():,} rows,"
+            warn(
+                f"{source}: {name!r} {what} {times_shown(ahead.index[far])}, far outside the {least:.4g} to {most:.4g} "
+                "that training saw; the forecast follows it all the same: check it and its unit"
+            )
+    return ahead
 
 
 def warn_of_early_end(ahead: pd.DataFrame | None, horizon: int, source: str) -> None:

@@ -14,17 +14,34 @@ import pandas as pd
 
 from mha_apps.errors import InputError, warn
 
+from .reading.missing import CANDIDATES
 from .windows import span
 
-__all__ = ["named", "since_unit_change", "warn_of_faults", "warn_of_silence", "without_empty", "without_spikes"]
+__all__ = [
+    "named",
+    "since_unit_change",
+    "times_shown",
+    "warn_of_faults",
+    "warn_of_silence",
+    "without_empty",
+    "without_sentinels",
+    "without_spikes",
+]
 
 MOST_NAMED = 8
+MOST_SHOWN = 3  # timestamps in a message
+NINES = CANDIDATES[[value <= -99 and set(f"{value:.10g}") <= set("-9.") for value in CANDIDATES]]
+"""What loggers write where nothing was measured, and nothing ever is."""
+NOWHERE = 10.0  # ranges of the training; any other number that may stand for a missing value does, further outside
 SPIKE = 100.0  # times further from the median than any but a thousandth of the values
 SPIKE_ROWS = 2  # a longer stretch is an event
+LIKE = 2.0  # two values far out are alike when neither is further out than twice the other
 FEWEST = 20  # values that are needed to call one of them a spike
 UNIT = 20.0  # a change of level by less has causes other than the unit
 UNIT_ROWS = 30  # values on each side of a change
 UNIT_SPREAD = 3.0  # how much the factor of the fluctuation may differ from that of the level
+UNITS = (1e3, 3600.0, 1e5, 1e6, 3.6e6, 1e9)  # kilo, hours in s, bar in Pa, mega, kWh in J, giga; machines do less
+UNIT_NEAR = 1.25  # how well a factor is known: the seasons go on while the unit changes
 
 
 def named(names: Iterable[str]) -> str:
@@ -49,15 +66,72 @@ def without_empty(frame: pd.DataFrame, source: str) -> pd.DataFrame:
     return frame
 
 
-def without_spikes(frame: pd.DataFrame, source: str) -> pd.DataFrame:
-    """``frame`` with absurd single values as missing: a hundred times further out than the others, see ``SPIKE``.
+def without_sentinels(frame: pd.DataFrame, low: pd.Series, high: pd.Series, source: str) -> pd.DataFrame | None:
+    """``frame`` with numbers that stand for a missing value as missing, which a warning names; None without any.
 
-    Where all others are equal their distance from zero is the measure; a series that is zero but for a few values has
-    events, and no spikes.
+    They are those that the reader knows (-999, 65535 and so on), far outside of what training saw. By that a single one
+    is told from a value, which a table by itself cannot do.
+
+    Args:
+        frame: new rows.
+        low, high: the range of each column in training, NaN where it had no value.
+        source: names the file in warnings.
     """
     values = frame.to_numpy(dtype=np.float64)
+    low, high = low.reindex(frame.columns), high.reindex(frame.columns)
+    with np.errstate(over="ignore", invalid="ignore"):
+        width = (high - low).to_numpy()
+        beyond = np.maximum(low.to_numpy() - values, values - high.to_numpy())
+        found = np.isin(values, NINES) & (beyond > width)
+        found |= np.isin(values, CANDIDATES) & (beyond > NOWHERE * width) & (width > 0)
+    if not found.any():
+        return None
+    cleaned: dict[str, np.ndarray] = {}
+    for column in np.flatnonzero(found.any(0)):
+        name, rows = frame.columns[column], found[:, column]
+        warn(
+            f"{source}: {str(name)!r} is {values[rows, column][0]:.10g} at {times_shown(frame.index[rows])}, far "
+            f"outside the {low.iloc[column]:.4g} to {high.iloc[column]:.4g} that training saw: a number that stands "
+            "for a missing value, and is taken as one"
+        )
+        cleaned[name] = np.where(rows, np.nan, values[:, column])
+    return frame.assign(**cleaned)
+
+
+def times_shown(index: pd.Index) -> str:
+    """The first few times of ``index`` in a message."""
+    return ", ".join(map(str, index[:MOST_SHOWN])) + (", ..." if len(index) > MOST_SHOWN else "")
+
+
+def without_spikes(
+    frame: pd.DataFrame,
+    source: str,
+    *,
+    earlier: pd.DataFrame | None = None,
+    deviation: np.ndarray | None = None,
+    rises: Collection[str] = (),
+) -> pd.DataFrame:
+    """``frame`` with absurd single values as missing: a hundred times further out than the others, see ``SPIKE``.
+
+    What comes again is an event and no fault: a value far out that has another one like it elsewhere stays. Where
+    fewer than ``FEWEST`` values differ from the median, as in rain, they hardly tell how far others may reach: further
+    out then means a hundred times more than that, or than the median where it is not zero; a series that is zero but
+    for three values has no spikes at all.
+
+    Args:
+        frame: wide.
+        source: names the file in warnings.
+        earlier: rows before these; they are compared with, and stay as they are.
+        deviation: of each column in training ``(columns,)``; a value within a hundred of them is no spike.
+        rises: columns that say what a meter rose by, for the words of the warning.
+    """
+    values = frame.to_numpy(dtype=np.float64)
+    first_row = 0
+    if earlier is not None and len(earlier):
+        values = np.concatenate([earlier.reindex(columns=frame.columns).to_numpy(dtype=np.float64), values])
+        first_row = len(earlier)
     rows = len(values)
-    if rows < FEWEST:
+    if rows < FEWEST or not values.shape[1]:
         return frame
     observed = np.isfinite(values)
     unit = span(values)
@@ -66,34 +140,55 @@ def without_spikes(frame: pd.DataFrame, source: str) -> pd.DataFrame:
         distance = np.where(observed, np.abs(values / unit - middle), -1.0)
     usual = max(3, rows // 1000)
     ordinary = np.partition(distance, rows - 1 - usual, axis=0)[rows - 1 - usual]
-    ordinary = np.where(ordinary > 0, ordinary, np.abs(middle))
+    ordinary = np.maximum(ordinary, 0.0)
+    telling = (distance > 0).sum(0) - usual
+    ordinary = np.where(telling >= FEWEST, ordinary, np.maximum(SPIKE * ordinary, np.abs(middle)))
     enough = (observed.sum(0) >= FEWEST) & (ordinary > 0)
+    if deviation is not None:
+        ordinary = np.maximum(ordinary, deviation / unit)
     frame = frame.copy(deep=False)
-    for column in np.flatnonzero(enough & (distance.max(0, initial=-1.0) > SPIKE * ordinary)):
-        far = distance[:, column] > SPIKE * ordinary[column]
-        edges = np.flatnonzero(np.diff(np.concatenate([[False], far, [False]])))
-        starts, ends = edges[::2], edges[1::2]
-        short = [(start, end) for start, end in zip(starts, ends, strict=True) if end - start <= SPIKE_ROWS]
-        found = np.concatenate([np.arange(start, end) for start, end in short]) if short else np.array([], dtype=int)
+    for column in np.flatnonzero(enough & (distance[first_row:].max(0, initial=-1.0) > SPIKE * ordinary)):
+        found = _spikes(values[:, column] / unit[column] - middle[column], SPIKE * ordinary[column])
+        found = found[found >= first_row]
         if not len(found):
             continue
-        cleaned = values[:, column].copy()
-        cleaned[found] = np.nan
+        cleaned = values[first_row:, column].copy()
+        cleaned[found - first_row] = np.nan
         name = str(frame.columns[column])
         first = found[0]
         more = f" and {len(found) - 1} more are" if len(found) > 1 else " is"
         warn(
-            f"{source}: {name!r} reads {values[first, column]:g} at {frame.index[first]}, over {SPIKE:g} times further "
-            f"out than its other values; it{more} taken as missing"
+            f"{source}: {name!r} {'rises by' if name in rises else 'reads'} {values[first, column]:g} at "
+            f"{frame.index[first - first_row]}, over {SPIKE:g} times further out than its other values; it{more} taken "
+            "as missing"
         )
         frame[frame.columns[column]] = cleaned
     return frame
 
 
+def _spikes(offset: np.ndarray, limit: float) -> np.ndarray:
+    """The rows of ``offset`` ``(rows,)``, distances with a sign, in short runs beyond ``limit`` that have no like."""
+    far = np.abs(offset) > limit  # not where nothing was observed
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], far, [False]])))
+    starts, ends = edges[::2], edges[1::2]
+    peaks = np.array([offset[a:b][np.argmax(np.abs(offset[a:b]))] for a, b in zip(starts, ends, strict=True)])
+    order = np.argsort(peaks)
+    low, high = peaks[order][:-1], peaks[order][1:]
+    with np.errstate(over="ignore"):
+        alike = (np.sign(low) == np.sign(high)) & (high - low <= (LIKE - 1) * np.minimum(np.abs(low), np.abs(high)))
+    repeated = np.zeros(len(peaks), dtype=bool)
+    repeated[order[:-1]] |= alike
+    repeated[order[1:]] |= alike
+    runs = [(a, b) for a, b, again in zip(starts, ends, repeated, strict=True) if b - a <= SPIKE_ROWS and not again]
+    return np.concatenate([np.arange(a, b) for a, b in runs]) if runs else np.array([], dtype=int)
+
+
 def since_unit_change(frame: pd.DataFrame, source: str | None = None, *, skip: Collection[str] = ()) -> pd.DataFrame:
     """``frame`` with the rows of a series before its unit has changed as missing: two units make no history.
 
-    A change is seen where level and fluctuation both jump by about one factor, at least 20, and stay there.
+    A change is seen where level and fluctuation both jump by about one factor, at least 20, and stay there. A unit has
+    changed where that is a factor between two units (see ``UNITS``); by any other factor what is measured may have
+    changed as well, a machine that was switched on for one, so nothing is taken away and the warning names both.
 
     Args:
         frame: wide.
@@ -112,21 +207,28 @@ def since_unit_change(frame: pd.DataFrame, source: str | None = None, *, skip: C
         found = _unit_change(values[:, column])
         if found is None:
             continue
-        row, factor = found
+        row, factor, sure = found
         name = frame.columns[column]
         if source is not None:
             size = f"{float(f'{max(factor, 1 / factor):.2g}'):,.0f}"
             times = f"{size} times {'larger' if factor > 1 else 'smaller'}"
-            warn(
-                f"{source}: {str(name)!r} is about {times} from {frame.index[row]} on, as if its unit had changed; "
-                "what it read before is taken as missing"
+            meant = (
+                "as if its unit had changed; what it read before is taken as missing"
+                if sure
+                else "level and fluctuation alike: either its unit has changed, or what it measures has, as when a "
+                "machine is switched on; every row is kept, so make those before missing if it was the unit"
             )
-        frame[name] = frame[name].where(np.arange(len(frame)) >= row)
+            warn(f"{source}: {str(name)!r} is about {times} from {frame.index[row]} on, {meant}")
+        if sure:
+            frame[name] = frame[name].where(np.arange(len(frame)) >= row)
     return frame
 
 
-def _unit_change(values: np.ndarray) -> tuple[int, float] | None:
-    """The first row after a change of unit and its factor, of magnitudes ``(rows,)``; None where there is none."""
+def _unit_change(values: np.ndarray) -> tuple[int, float, bool] | None:
+    """The first row after a change of level and fluctuation, its factor, and whether that is one between two units.
+
+    ``values`` are magnitudes ``(rows,)``; None where there is no such change.
+    """
     rows = np.flatnonzero(np.isfinite(values))
     magnitudes = values[rows]
     logarithms = np.log(magnitudes)
@@ -151,7 +253,9 @@ def _unit_change(values: np.ndarray) -> tuple[int, float] | None:
         return None
     if min(spread) == 0 < max(spread):
         return None
-    return int(rows[split]), factor
+    sizes = [max(size, 1 / size) for size in (factor, at_once)]
+    sure = min(spread) > 0 and any(unit / UNIT_NEAR < size < unit * UNIT_NEAR for unit in UNITS for size in sizes)
+    return int(rows[split]), factor, sure
 
 
 def warn_of_faults(frame: pd.DataFrame, *, train_rows: int, horizon: int, look_back: int, source: str) -> None:

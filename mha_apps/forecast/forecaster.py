@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import torch
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import NotFittedError
 
@@ -19,22 +18,25 @@ from mha_apps.training import Run
 
 from .backtest import Backtest, evaluate, first_unseen
 from .covariates import assign
-from .faults import without_spikes
+from .limits import keep_readings, later, readings_of, warn_of_silent_meters
 from .model import ForecastModel, load_folder
 from .predict import (
     ahead_of,
+    as_read,
     continued,
     forecast_frame,
+    in_zone,
+    informed,
     known_of,
     load_future,
-    merged,
+    planned,
     rows_of,
     tail_of,
 )
 from .recipe import ForecastRecipe
 from .trainer import checked, follow_rows, keep_tail, prepare
 
-__all__ = ["Forecaster", "to_wide"]
+__all__ = ["Forecaster", "last_rows", "predict_frame", "to_wide"]
 
 _PARAMETERS = "forecaster.json"
 
@@ -158,7 +160,7 @@ class Forecaster(BaseEstimator):
             frame: rows to continue; those that were fitted, with what :meth:`update` added, when None. Rows behind
                 the last measured one that hold future covariates alone say what is to come.
             future: the future covariates in the rows to forecast, wide; what it lacks is looked for in ``frame`` and
-                in what was fitted.
+                in what was fitted. It fills their gaps in the history too.
             levels: intervals, of 80 and 95 percent.
             wide: give the mean of each series as a column, indexed by time, instead of the long table.
 
@@ -166,18 +168,12 @@ class Forecaster(BaseEstimator):
             Long: ``unique_id``, ``ds``, ``mean``, ``median``, ``lo-80``, ``hi-80``, ``lo-95``, ``hi-95``.
         """
         model = self._fitted()
-        given = None if future is None else load_future(model, to_wide(future), "future")
-        ahead, known = None, ahead_of(model)
-        if frame is None:
-            rows, last = tail_of(model), None
-        else:
-            model = copy.deepcopy(model)
-            rows, last, ahead = continued(model, to_wide(frame), "the frame")
-        table = forecast_frame(model, rows, levels=levels, last=last, ahead=merged(given, ahead, known))
+        table = predict_frame(model, frame, future, levels=levels)
         if not wide:
             return table
+        order = table["unique_id"].unique()
         means = table.pivot(index="ds", columns="unique_id", values="mean")
-        return means[model.covariates.series(rows)].rename_axis(index=None, columns=None)
+        return means[order].rename_axis(index=None, columns=None)
 
     def update(self, frame: pd.DataFrame) -> Forecaster:
         """Add rows that have come in: the next forecast continues from them, and the intervals learn from them.
@@ -185,9 +181,8 @@ class Forecaster(BaseEstimator):
         Weights stay as they are. Rows that are already known are replaced.
         """
         model = self._fitted()
-        given = to_wide(frame)
+        given = in_zone(model, to_wide(frame))
         new, last = rows_of(model, given, "the frame")
-        ahead = merged(model.covariates.ahead(given, model.series), ahead_of(model))
         missing = [name for name in model.series if name not in new.columns]
         if missing:
             raise InputError(f"the frame: column {missing[0]!r} is missing; give every series that was fitted")
@@ -200,13 +195,13 @@ class Forecaster(BaseEstimator):
         off = whole.index.difference(grid)
         if len(off):
             raise InputError(f"the frame: {off[0]} is off the grid of the rows that were fitted; resample it first")
-        whole = without_spikes(whole.reindex(grid), "the frame")
+        whole, ahead = informed(model, whole.reindex(grid), [planned(model, given, "the frame"), ahead_of(model)])
+        read = later(last, readings_of(model))
         follow_rows(model, whole)
         keep_tail(model, whole, ahead)
-        if "tail_reading" in model.artifacts and new.index[-1] >= tail.index[-1]:
-            model.artifacts["tail_reading"] = torch.from_numpy(
-                last[[new.columns.get_loc(name) for name in model.series]]
-            )
+        if read:
+            keep_readings(model, read)
+            warn_of_silent_meters(read, whole.index[-1], "the frame")
         model.artifacts["known_until"] = model.artifacts["tail_end"].clone()
         return self
 
@@ -219,9 +214,9 @@ class Forecaster(BaseEstimator):
         self._fitted()
         rows = None
         if frame is not None:
-            rows = to_wide(frame)
+            rows = in_zone(self.held_out_, to_wide(frame))
             rows = rows[known_of(self.held_out_, rows, "the frame")]
-            rows, _ = rows_of(self.held_out_, without_spikes(rows, "the frame"), "the frame")
+            rows, _ = rows_of(self.held_out_, rows, "the frame")
         rows = getattr(self, "_history", None) if rows is None else rows
         if rows is None:
             raise InputError("backtest: a loaded forecaster does not hold the rows; give the frame")
@@ -229,9 +224,16 @@ class Forecaster(BaseEstimator):
         return evaluate(self.held_out_, rows, start)
 
     def save(self, path: str | Path) -> Path:
-        """Write the forecaster to a folder: safetensors and json, no pickles."""
+        """Write the forecaster to a folder: safetensors and json, no pickles. One that was saved there is replaced.
+
+        Raises:
+            InputError: the folder holds a model, and no forecaster: a run, or what somebody else put there.
+        """
         self._fitted()
         folder = Path(path)
+        other = next((folder / name for name in ("model", "heldout") if (folder / name).exists()), None)
+        if other is not None and not (folder / _PARAMETERS).is_file():
+            raise InputError(f"{other}: no forecaster was saved there; save into another folder")
         folder.mkdir(parents=True, exist_ok=True)
         self.model_.save_pretrained(folder / "model")
         self.held_out_.save_pretrained(folder / "heldout")
@@ -262,6 +264,30 @@ class Forecaster(BaseEstimator):
         if not hasattr(self, "model_"):
             raise NotFittedError("this Forecaster is not fitted; call fit(frame) first")
         return self.model_
+
+
+def predict_frame(
+    model: ForecastModel,
+    frame: pd.DataFrame | None = None,
+    future: pd.DataFrame | None = None,
+    *,
+    levels: tuple[int, ...] = (80, 95),
+) -> pd.DataFrame:
+    """:meth:`Forecaster.predict` for a model without a forecaster, such as one that was exported."""
+    given = None if future is None else (load_future(model, in_zone(model, to_wide(future)), "future"), "future")
+    last = None
+    if frame is None:
+        rows, ahead = informed(model, tail_of(model), [ahead_of(model)], given)
+    else:
+        model = copy.deepcopy(model)
+        rows, last, ahead = continued(model, in_zone(model, to_wide(frame)), "the frame", given)
+    return forecast_frame(model, rows, levels=levels, last=last, ahead=ahead)
+
+
+def last_rows(model: ForecastModel) -> pd.DataFrame:
+    """The last rows that training was given, as a table that :func:`predict_frame` reads: meters as their readings."""
+    rows = tail_of(model)
+    return rows.assign(**as_read(model, rows))
 
 
 def to_wide(frame: pd.DataFrame) -> pd.DataFrame:

@@ -1,7 +1,8 @@
 """What is known of a sensor before its data are read: the values that it can have, and that it counts.
 
 A bound holds for everything that is forecast. A meter that only rises and now and then starts again at zero is
-forecast by its increments, which repeat, and given back as the readings that they lead to.
+forecast by its increments, which repeat, and given back as the readings that they lead to. They count from the last
+reading, with what it is expected to have risen by since, when that was rows ago.
 
 Data that contradict what is said of them are met by how much they do. A few values outside a bound, or a meter that
 now and then falls, are usual, and are named in a warning. Where a tenth of the values are clearly outside, or a third
@@ -15,6 +16,7 @@ import difflib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -22,10 +24,28 @@ import torch
 
 from mha_apps.errors import InputError, warn
 
+from .faults import named, without_spikes
 from .model import ForecastModel
 from .recipe import ForecastRecipe
 
-__all__ = ["Limits", "bound", "increments", "last_values", "limited", "parse_bounds", "ranges", "readings"]
+__all__ = [
+    "LastReading",
+    "Limits",
+    "believed",
+    "bound",
+    "increments",
+    "is_before",
+    "keep_readings",
+    "last_readings",
+    "later",
+    "limited",
+    "parse_bounds",
+    "ranges",
+    "readings",
+    "readings_of",
+    "warn_of_losses",
+    "warn_of_silent_meters",
+]
 
 MOST_OUTSIDE = 0.1  # share of the values that may be clearly outside a bound: by a tenth of the deviation, or more
 CLEARLY = 0.1
@@ -33,14 +53,21 @@ MOST_FALLS = 1 / 3  # share of a meter's changes; a meter of the day, read every
 MOST_LOSSES = 0.1  # share of a meter's changes that are falls but no new start
 
 
+@dataclass(frozen=True)
+class LastReading:
+    """What a meter read last, and when; NaN and NaT where it never did."""
+
+    value: float
+    at: pd.Timestamp
+
+
 @dataclass
 class Limits:
-    """Bounds ``(series + 1,)``, the last for an unknown series; the meters, and their last readings."""
+    """Bounds ``(series + 1,)``, the last for an unknown series; the meters by their last readings."""
 
     lower: np.ndarray
     upper: np.ndarray
-    meters: list[str]
-    last: np.ndarray
+    meters: dict[str, LastReading]
 
     def keep(self, model: ForecastModel) -> None:
         """Put them into the artifacts of ``model``; nothing where there are none."""
@@ -49,11 +76,11 @@ class Limits:
             model.artifacts["upper"] = torch.from_numpy(self.upper)
         if self.meters:
             model.artifacts["meter"] = torch.tensor([name in self.meters for name in model.series])
-            model.artifacts["tail_reading"] = torch.from_numpy(self.last)
+            keep_readings(model, self.meters)
 
 
 def limited(frame: pd.DataFrame, recipe: ForecastRecipe, source: str) -> tuple[pd.DataFrame, Limits]:
-    """``frame`` with meters as increments, and what the recipe says of its sensors.
+    """``frame`` without spikes and with meters as increments, and what the recipe says of its sensors.
 
     Values outside a bound stay as they are: they were measured, and only forecasts are bounded. A pyranometer that
     reads a little below 0 at night may thus have ``--min 0``, with a warning that counts these values.
@@ -65,6 +92,7 @@ def limited(frame: pd.DataFrame, recipe: ForecastRecipe, source: str) -> tuple[p
     names = [str(name) for name in frame.columns]
     frame = frame.set_axis(names, axis=1)
     meters = counters(recipe.counter, names, source)
+    frame = believed(frame, meters, source)
     lower = parse_bounds(recipe.min, "--min", names, source, -np.inf)
     upper = parse_bounds(recipe.max, "--max", names, source, np.inf)
     for name, low, high in zip(names, lower[:-1], upper[:-1], strict=True):
@@ -75,7 +103,9 @@ def limited(frame: pd.DataFrame, recipe: ForecastRecipe, source: str) -> tuple[p
         _check_bound(frame[name], high, "--max", source)
     for name in meters:
         _check_meter(frame[name], source)
-    return increments(frame, meters), Limits(lower, upper, meters, last_values(frame))
+    last = last_readings(frame, meters)
+    warn_of_silent_meters(last, frame.index[-1], source)
+    return increments(frame, meters), Limits(lower, upper, last)
 
 
 def _check_bound(series: pd.Series, limit: float, flag: str, source: str) -> None:
@@ -128,9 +158,63 @@ def _starts_again(reading: pd.Series, before: pd.Series) -> pd.Series:
     return (reading < before) & (reading >= 0) & (reading <= before / 2)
 
 
-def last_values(frame: pd.DataFrame) -> np.ndarray:
-    """The last observed value of each column, NaN where there is none."""
-    return frame.ffill().iloc[-1].to_numpy(dtype=np.float64).copy()
+def last_readings(frame: pd.DataFrame, meters: Sequence[str]) -> dict[str, LastReading]:
+    """The last reading of each of ``meters``."""
+    found = {}
+    for name in meters:
+        at = frame[name].last_valid_index()
+        found[name] = LastReading(np.nan if at is None else float(frame[name][at]), pd.NaT if at is None else at)
+    return found
+
+
+def readings_of(model: ForecastModel) -> dict[str, LastReading]:
+    """The last readings that ``model`` keeps of its meters."""
+    meters = meters_of(model, model.series)
+    if not meters:
+        return {}
+    value = model.artifacts["tail_reading"]
+    # Runs of before kept no time: the last reading then counts as that of their last row.
+    at = model.artifacts.get("tail_read_at", model.artifacts["tail_end"].expand(len(model.series)))
+    found, places = {}, {name: place for place, name in enumerate(model.series)}
+    for name in meters:
+        place = places[name]
+        time = pd.Timestamp(int(at[place]), unit="ns", tz="UTC" if model.zone else None)
+        found[name] = LastReading(float(value[place]), time.tz_convert(model.zone) if model.zone else time)
+    return found
+
+
+def keep_readings(model: ForecastModel, last: dict[str, LastReading]) -> None:
+    """Put the last readings of the meters of ``model`` into it; those that ``last`` has none of stay."""
+    known = readings_of(model) | last if "tail_reading" in model.artifacts else last
+    each = [known.get(name, LastReading(np.nan, pd.NaT)) for name in model.series]
+    model.artifacts["tail_reading"] = torch.tensor([reading.value for reading in each], dtype=torch.float64)
+    model.artifacts["tail_read_at"] = torch.tensor([_nanoseconds(reading.at) for reading in each], dtype=torch.int64)
+
+
+def _nanoseconds(time: pd.Timestamp) -> int:
+    return int(np.iinfo(np.int64).min if time is pd.NaT else time.as_unit("ns").value)
+
+
+def later(new: dict[str, LastReading], known: dict[str, LastReading]) -> dict[str, LastReading]:
+    """For each meter of ``new`` the later of its two readings, the new one where they are of the same time."""
+    found = {}
+    for name, reading in new.items():
+        old = known.get(name, LastReading(np.nan, pd.NaT))
+        found[name] = old if _nanoseconds(old.at) > _nanoseconds(reading.at) else reading
+    return found
+
+
+def warn_of_silent_meters(last: dict[str, LastReading], end: pd.Timestamp, source: str) -> None:
+    """Warn of meters that were read before ``end``, the last row, and not there."""
+    silent = [name for name, reading in last.items() if is_before(reading.at, end)]
+    if silent:
+        first = last[silent[0]].at
+        were = f"{'was' if len(silent) == 1 else 'were'} last read at {first}"
+        were += "" if len({last[name].at for name in silent}) == 1 else " or later"
+        warn(
+            f"{source}: {named(silent)} {were}, before the last row {end}; what it rose by since is estimated, and the "
+            "intervals are wider by that"
+        )
 
 
 def parse_bounds(words: Sequence[str], flag: str, names: Sequence[str], source: str, default: float) -> np.ndarray:
@@ -175,29 +259,91 @@ def counters(words: Sequence[str], names: Sequence[str], source: str) -> list[st
     return [names[_place(word, names, "--counter", source)] for word in words]
 
 
-def increments(frame: pd.DataFrame, meters: Sequence[str]) -> pd.DataFrame:
+def increments(
+    frame: pd.DataFrame, meters: Sequence[str], before: dict[str, LastReading] | None = None, freq: str | None = None
+) -> pd.DataFrame:
     """``frame`` with the meters as what they rose by since the row before.
 
     After a reset that is the new reading, since a meter starts again at zero; a fall to more than half of the reading
     before is no reset but a correction or noise, after which nobody knows what was used, so it is missing. It is
     missing too where this row or the one before is: what came through a gap belongs to no row of it.
+
+    Args:
+        frame: of readings.
+        meters: its columns that are meters.
+        before: what they read last before ``frame``, which counts where that was one step, of ``freq``, before.
+        freq: of the rows.
     """
     if not meters:
         return frame
     frame = frame.copy()
     for name in meters:
-        reading, before = frame[name], frame[name].shift()
-        rise = (reading - before).mask(reading < before)
-        frame[name] = rise.mask(_starts_again(reading, before), reading)
+        reading, previous = frame[name], frame[name].shift()
+        last = (before or {}).get(name)
+        here = frame.index[0]
+        if last is not None and is_before(last.at, here) and pd.date_range(last.at, periods=2, freq=freq)[1] == here:
+            previous.iloc[0] = last.value
+        rise = (reading - previous).mask(reading < previous)
+        frame[name] = rise.mask(_starts_again(reading, previous), reading)
     return frame
 
 
-def readings(values: np.ndarray, last: float) -> np.ndarray:
-    """Forecasts ``(horizon, 6)`` of increments as readings after ``last``; NaN there counts from zero.
+def is_before(at: pd.Timestamp, time: pd.Timestamp) -> bool:
+    """Whether ``at``, NaT for never, is a time before ``time`` in the same kind of zone."""
+    return at is not pd.NaT and (at.tz is None) == (time.tz is None) and at < time
+
+
+def believed(
+    frame: pd.DataFrame,
+    meters: Sequence[str],
+    source: str,
+    *,
+    before: dict[str, LastReading] | None = None,
+    freq: str | None = None,
+    **compared: Any,
+) -> pd.DataFrame:
+    """``frame`` of readings without spikes; those of meters are absurd rises.
+
+    A reading that is absurd shows as a rise, and as a new start after it, so it is the reading of the rise that is
+    taken as missing. One below zero is none of a meter that starts at zero.
+
+    Args:
+        frame: of readings.
+        meters: its columns that are meters.
+        source: names the file in warnings.
+        before: as for :func:`increments`.
+        freq: as for :func:`increments`.
+        **compared: with what, as :func:`mha_apps.forecast.faults.without_spikes` takes it, meters as increments.
+    """
+    replaced: dict[str, pd.Series] = {}
+    for name in meters:
+        highest = frame[name].cummax().ffill().shift()
+        last = (before or {}).get(name)
+        if last is not None and is_before(last.at, frame.index[0]):
+            highest = highest.fillna(last.value)
+        negative = (frame[name] < 0) & (highest >= 0)
+        if negative.any():
+            first = frame.index[negative.to_numpy()][0]
+            warn(
+                f"{source}: the meter {name!r} reads {frame[name][first]:g} at {first}; {int(negative.sum())} readings "
+                "below zero are taken as missing"
+            )
+            replaced[name] = frame[name].mask(negative)
+    frame = frame.assign(**replaced) if replaced else frame
+    rises = increments(frame, meters, before, freq)
+    clean = without_spikes(rises, source, rises=meters, **compared)
+    for name in meters:
+        absurd = rises[name].notna() & clean[name].isna()
+        replaced[name] = frame[name].mask(absurd & ~absurd.shift(fill_value=False))
+    return clean.assign(**replaced) if meters else clean
+
+
+def readings(values: np.ndarray, last: float | np.ndarray) -> np.ndarray:
+    """Forecasts ``(horizon, 6)`` of increments as readings after ``last``, a number or ``(6,)``; NaN counts from zero.
 
     Bounds add up as if all steps erred to the same side, so their intervals are rather too wide than too narrow.
     """
-    return np.cumsum(np.maximum(values, 0.0), axis=0) + (last if math.isfinite(last) else 0.0)
+    return np.cumsum(np.maximum(values, 0.0), axis=0) + np.nan_to_num(last)
 
 
 def meters_of(model: ForecastModel, names: Sequence[str]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,17 +17,29 @@ from mha_apps.training import Run
 
 from .calendar import extend, step_of
 from .conformal import Calibration, bounds
-from .covariates import warn_of_early_end
+from .covariates import seen, warn_of_early_end, weighed
 from .drivers import LATEST, MOST_BRIDGED
 from .engine import forecast_origins
-from .faults import named, since_unit_change, warn_of_silence, without_spikes
+from .faults import named, since_unit_change, warn_of_silence, without_sentinels
 from .inputs import Inputs
-from .limits import increments, last_values, meters_of, ranges, readings, warn_of_losses
+from .limits import (
+    LastReading,
+    believed,
+    increments,
+    is_before,
+    last_readings,
+    meters_of,
+    ranges,
+    readings,
+    readings_of,
+    warn_of_losses,
+    warn_of_silent_meters,
+)
 from .model import ForecastModel, load_folder
 from .plot import plot_forecast, save_each
 from .reading.series import NoStepError
 from .recipe import ForecastRecipe
-from .trainer import HELD_OUT, align, follow_rows, load_frame, make_inputs
+from .trainer import HELD_OUT, align, follow_rows, load_frame, make_inputs, needs_all
 
 MOST_PLOTS = 50  # series that are drawn; ten thousand pictures help nobody
 
@@ -67,12 +80,24 @@ def ahead_of(model: ForecastModel) -> pd.DataFrame | None:
     return pd.DataFrame(values, index=index, columns=list(model.covariates.future))
 
 
+def in_zone(model: ForecastModel, frame: pd.DataFrame) -> pd.DataFrame:
+    """``frame`` on the clock of the rows that ``model`` was trained on, whose hours and days it knows.
+
+    It stays as it is where it or they have no zone.
+    """
+    if model.zone is None or frame.index.tz is None or str(frame.index.tz) == model.zone:
+        return frame
+    frame = frame.tz_convert(model.zone)
+    grid = pd.date_range(frame.index[0], frame.index[-1], freq=model.frequency)
+    return frame.reindex(grid) if frame.index.isin(grid).all() else frame
+
+
 def check_frame(model: ForecastModel, frame: pd.DataFrame, source: str) -> pd.DataFrame:
     """``frame`` if the model can forecast it; InputError where its step is another than in training."""
     trained = step_of(pd.date_range("2001-01-01", periods=50, freq=model.frequency))
     if len(frame) > 1 and not np.isclose(step_of(frame.index), trained, rtol=0.05):
         raise InputError(
-            f"{source}: its rows are {step_of(frame.index):g} s apart, those of the training {trained:g} s; "
+            f"{source}: its rows are {step_of(frame.index):.10g} s apart, those of the training {trained:.10g} s; "
             "resample it or train on it"
         )
     if frame.empty or frame.shape[1] == 0:
@@ -87,9 +112,9 @@ def load_rows(run: Run, model: ForecastModel, csv: str | Path, **changes: Any) -
     """The frame of ``csv``, read as the run's data were but for ``changes``; a single row has the step of the model."""
     recipe = replace(run.recipe(ForecastRecipe), **changes)
     try:
-        return load_frame(csv, recipe)
+        return in_zone(model, load_frame(csv, recipe))
     except NoStepError:
-        return load_frame(csv, replace(recipe, freq=model.frequency))
+        return in_zone(model, load_frame(csv, replace(recipe, freq=model.frequency)))
 
 
 def known_of(model: ForecastModel, frame: pd.DataFrame, source: str) -> list[str]:
@@ -117,22 +142,59 @@ def _warn_of_absent(model: ForecastModel, frame: pd.DataFrame, source: str) -> N
         warn(f"{source}: {named(absent)} of the run not there, so nothing is said about it")
 
 
-def rows_of(model: ForecastModel, frame: pd.DataFrame, source: str) -> tuple[pd.DataFrame, np.ndarray]:
-    """``frame`` as the model reads it, meters as increments, and the last value of each column before that.
+def rows_of(
+    model: ForecastModel, frame: pd.DataFrame, source: str, *, trusted: Collection[str] = ()
+) -> tuple[pd.DataFrame, dict[str, LastReading]]:
+    """``frame`` as the model reads it, meters as increments, and the last reading of each meter before that.
 
-    What is forecast comes first, then the covariates; rows that only say what is to come are left out.
+    What is forecast comes first, then the covariates; rows that only say what is to come are left out. Values that no
+    forecast should rest on are missing, but for those of the columns ``trusted``: they are compared with the last rows
+    of the training and with its deviations, as a short table does not tell what is far out.
     """
     frame = check_frame(model, frame.rename(columns=str), source)
     frame = model.covariates.select(frame, model.series, source)
-    meters = meters_of(model, list(frame.columns))
+    meters, known = meters_of(model, list(frame.columns)), readings_of(model)
+    tail = tail_of(model)
+    same = (frame.index.tz is None) == (tail.index.tz is None)
+    doubted = [name for name in frame.columns if name not in trusted]
+    usual = _ranges_seen(model, tail)
+    plain = [name for name in doubted if name in usual.index and name not in meters]
+    clean = without_sentinels(frame[plain], usual["low"][plain], usual["high"][plain], source)
+    clean = believed(
+        frame[doubted].assign(**clean) if clean is not None else frame[doubted],
+        [name for name in meters if name in doubted],
+        source,
+        before=known,
+        freq=model.frequency,
+        earlier=tail[tail.index < frame.index[0]] if same else tail,
+        deviation=_deviations(model, doubted),
+    )
+    frame = frame.assign(**clean) if len(trusted) else clean
     for name in meters:
         warn_of_losses(frame[name], source)
-    last = last_values(frame)
-    for name in meters:  # one that reads nothing here goes on from what training saw
-        place = frame.columns.get_loc(name)
-        if not np.isfinite(last[place]):
-            last[place] = float(model.artifacts["tail_reading"][model.series.index(name)])
-    return increments(frame, meters), last
+    # A meter that reads nothing here goes on from what training saw.
+    last = {name: known[name] if np.isnan(each.value) else each for name, each in last_readings(frame, meters).items()}
+    return increments(frame, meters, known, model.frequency), last
+
+
+def _ranges_seen(model: ForecastModel, tail: pd.DataFrame) -> pd.DataFrame:
+    """``low`` and ``high`` of each column that training knew: of its last rows, and three deviations from its mean."""
+    held, count = model.artifacts, len(model.covariates.columns)
+    mean, scale = held["mean"].numpy(), held["scale"].numpy()
+    if count:
+        mean = np.concatenate([mean, held["around_mean"].numpy()[:count]])
+        scale = np.concatenate([scale, held["around_scale"].numpy()[:count]])
+    low, high = seen(tail)
+    return pd.DataFrame({"low": np.fmin(low, mean - 3 * scale), "high": np.fmax(high, mean + 3 * scale)})
+
+
+def _deviations(model: ForecastModel, names: list[str]) -> np.ndarray:
+    """Those of the columns ``names`` among the training rows, meters by what they rise by; 0 for an unknown column."""
+    found = dict(zip(model.series, model.artifacts["scale"].tolist(), strict=True))
+    if model.covariates.columns:
+        around = model.artifacts["around_scale"].tolist()
+        found |= dict(zip(model.covariates.columns, around[: len(model.covariates.columns)], strict=True))
+    return np.array([found.get(name, 0.0) for name in names])
 
 
 def after_tail(model: ForecastModel, frame: pd.DataFrame) -> pd.DataFrame:
@@ -153,33 +215,35 @@ def after_tail(model: ForecastModel, frame: pd.DataFrame) -> pd.DataFrame:
 
 def rows_to_continue(
     run: Run, model: ForecastModel, csv: str | Path | None, future: str | Path | None = None
-) -> tuple[pd.DataFrame, np.ndarray | None, pd.DataFrame | None]:
+) -> tuple[pd.DataFrame, dict[str, LastReading] | None, pd.DataFrame | None]:
     """The rows of ``csv``, as :func:`continued` gives them, or those at the end of the training.
 
     Without ``csv`` what training warned of is said again: its forecast is the one that it warned of. What is known of
-    the future covariates comes from the CSV ``future``, from the rows behind those of ``csv``, and from training.
+    the future covariates comes from the CSV ``future``, from the rows behind those of ``csv``, and from training; it
+    fills their gaps in the history too.
     """
     given = None
     if future is not None:
-        given = load_future(model, load_rows(run, model, future, columns=()), str(future))
+        given = load_future(model, load_rows(run, model, future, columns=()), str(future)), str(future)
     if csv is None:
         for told in run.summary().get("warnings", []):
             warn(told)
-        return tail_of(model), None, merged(given, ahead_of(model))
-    rows, last, ahead = continued(model, load_rows(run, model, csv), str(csv))
-    return rows, last, merged(given, ahead, ahead_of(model))
+        rows, ahead = informed(model, tail_of(model), [ahead_of(model)], given)
+        return rows, None, ahead
+    return continued(model, load_rows(run, model, csv), str(csv), given)
 
 
 def continued(
-    model: ForecastModel, frame: pd.DataFrame, source: str
-) -> tuple[pd.DataFrame, np.ndarray, pd.DataFrame | None]:
+    model: ForecastModel, frame: pd.DataFrame, source: str, given: tuple[pd.DataFrame, str] | None = None
+) -> tuple[pd.DataFrame, dict[str, LastReading], pd.DataFrame | None]:
     """New rows behind those of the training, as the model reads them; its intervals then have followed them.
 
-    Meters are increments; beside them the last value of each column before that, and the future covariates in rows
-    behind the last measured one. Columns that training did not know, values that no forecast should rest on, and
-    series without any, are named in warnings.
+    Meters are increments; beside them the last reading of each meter before that, and the future covariates as far as
+    they are known. ``given`` are some of them, and what to call them. Columns that training did not know, values that
+    no forecast should rest on, and series without any, are named in warnings.
     """
     covariates = model.covariates
+    covariates.require_history(frame, model.series, source)
     unknown = [name for name in covariates.series(frame) if name not in model.series]
     if unknown and not covariates.listed:
         warn(
@@ -187,9 +251,10 @@ def continued(
             "what the others have taught"
         )
     _warn_of_absent(model, frame, source)
-    frame = without_spikes(frame.rename(columns=str), source)
     rows, last = rows_of(model, frame, source)
-    rows = without_spikes(after_tail(model, rows), source)
+    warn_of_silent_meters(last, rows.index[-1], source)
+    behind = planned(model, frame, source)
+    rows, ahead = informed(model, after_tail(model, rows), [behind, ahead_of(model)], given)
     rows = since_unit_change(rows, source, skip=covariates.columns)
     warn_of_silence(covariates.forecast(rows), look_back=model.look_back, source=source)
     recent = rows[list(covariates.future)].iloc[-MOST_BRIDGED:]
@@ -200,8 +265,7 @@ def continued(
             "compared with nothing, and the linear path does without it"
         )
     follow_rows(model, rows)
-    ahead = covariates.ahead(frame, model.series)
-    warn_of_early_end(ahead, model.horizon, source)
+    warn_of_early_end(behind, model.horizon, source)
     return rows, last, ahead
 
 
@@ -215,6 +279,57 @@ def load_future(model: ForecastModel, frame: pd.DataFrame, source: str) -> pd.Da
     if missing:
         raise InputError(f"{source}: column {missing[0]!r} is missing; give {', '.join(map(repr, known))}")
     return frame[list(known)]
+
+
+def planned(model: ForecastModel, frame: pd.DataFrame, source: str) -> pd.DataFrame | None:
+    """The future covariates in rows of ``frame`` behind its last measured one, held against what training saw."""
+    ahead = model.covariates.ahead(frame.rename(columns=str), model.series)
+    return None if ahead is None else weighed(ahead, *_seen(model), source)
+
+
+def _seen(model: ForecastModel) -> tuple[pd.Series, pd.Series]:
+    """The range of the future covariates in the rows that ``model`` has had; older runs kept the last rows alone."""
+    names, held = model.covariates.columns, model.artifacts
+    if "around_low" not in held:
+        return seen(tail_of(model)[names])
+    return pd.Series(held["around_low"].numpy(), names), pd.Series(held["around_high"].numpy(), names)
+
+
+def informed(
+    model: ForecastModel,
+    rows: pd.DataFrame,
+    known: list[pd.DataFrame | None],
+    given: tuple[pd.DataFrame, str] | None = None,
+) -> tuple[pd.DataFrame, pd.DataFrame | None]:
+    """``rows`` with gaps of the future covariates filled by what else says them, and all that is known of them.
+
+    Args:
+        model: the model.
+        rows: the history.
+        known: tables of future covariates, the first that knows a value counting.
+        given: one more, which counts first, and what to call it.
+
+    Raises:
+        InputError: the one that is given is of another step.
+    """
+    covariates = model.covariates
+    if not covariates.future:
+        return rows, None
+    first = None
+    if given is not None:
+        table, source = given
+        times = rows.index.append(extend(rows.index, model.horizon))
+        covariates.require_step(table, times, source)
+        first = weighed(table[(table.index >= times[0]) & (table.index <= times[-1])], *_seen(model), source)
+    whole = merged(first, *known)
+    names = list(covariates.future)
+    if (
+        whole is not None
+        and rows[names].isna().to_numpy().any()
+        and (whole.index.tz is None) == (rows.index.tz is None)
+    ):
+        rows = rows.assign(**rows[names].fillna(covariates.at(whole, rows.index, "the covariates")))
+    return rows, whole
 
 
 def merged(*tables: pd.DataFrame | None) -> pd.DataFrame | None:
@@ -259,15 +374,14 @@ def predict(
         levels: intervals to give, of 80 and 95.
 
     Returns:
-        Long: ``unique_id``, ``ds`` (in the input's own zone), ``mean``, ``median``, then ``lo-80``, ``hi-80`` and so
-        on for each level.
+        Long: ``unique_id``, ``ds`` (in the zone of the training data), ``mean``, ``median``, then ``lo-80``, ``hi-80``
+        and so on for each level.
     """
     run, model = load_model(run)
     frame, last, ahead = rows_to_continue(run, model, csv, future)
     table = forecast_frame(model, frame, levels=levels, last=last, ahead=ahead, source=str(future or csv or run.path))
-    frame = model.covariates.forecast(frame)
     if plots:
-        save_each(draw(frame, table, model.horizon), run.plots_dir, "forecast")
+        save_each(draw(as_read(model, frame, last), table, model.horizon), run.plots_dir, "forecast")
     return table
 
 
@@ -280,20 +394,35 @@ def draw(frame: pd.DataFrame, table: pd.DataFrame, horizon: int) -> dict[str, Fi
     return figures
 
 
+def as_read(model: ForecastModel, frame: pd.DataFrame, last: dict[str, LastReading] | None = None) -> pd.DataFrame:
+    """The series of ``frame`` as they were read, for pictures: meters as readings, as if they had never been reset.
+
+    ``last`` is as for :func:`forecast_frame`.
+    """
+    frame = model.covariates.forecast(frame)
+    known = readings_of(model) if last is None else last
+    read = {}
+    for name in meters_of(model, list(frame.columns)):
+        rises = frame[name]
+        since = rises.fillna(0.0)[::-1].cumsum()[::-1].shift(-1, fill_value=0.0)
+        read[name] = (known[name].value - since).where(rises.notna())
+    return frame.assign(**read) if read else frame
+
+
 def forecast_frame(
     model: ForecastModel,
     frame: pd.DataFrame,
     *,
     levels: tuple[int, ...] = (80, 95),
-    last: np.ndarray | None = None,
+    last: dict[str, LastReading] | None = None,
     ahead: pd.DataFrame | None = None,
     strict: bool = True,
     source: str = "the frame",
 ) -> pd.DataFrame:
     """:func:`predict` for a frame that is at hand, with a ``DatetimeIndex`` of fixed frequency.
 
-    Meters are increments in ``frame``; ``last`` are the readings that they led to, by column, those at the end of the
-    training when None. ``ahead`` are the future covariates in the rows to come; with ``strict`` all of them must be
+    Meters are increments in ``frame``; ``last`` are the readings that they led to, those at the end of the training
+    when None. ``ahead`` are the future covariates in the rows to come; with ``strict`` all of them must be
     known, else one that is missing is taken to be what its past says.
     """
     values, names, times = forecast_values(model, frame, last=last, ahead=ahead, strict=strict, source=source)
@@ -312,14 +441,15 @@ def free_values(
     model: ForecastModel,
     frame: pd.DataFrame,
     *,
-    last: np.ndarray | None = None,
+    last: dict[str, LastReading] | None = None,
     ahead: pd.DataFrame | None = None,
     strict: bool = True,
     source: str = "the frame",
 ) -> tuple[np.ndarray, tuple[np.ndarray, np.ndarray], list[str], pd.DatetimeIndex]:
     """What :func:`forecast_values` gives before it is brought within the bounds, and the bounds ``(series,)``.
 
-    What lies beyond a bound says how likely the bound itself is. A meter never falls below its last reading.
+    What lies beyond a bound says how likely the bound itself is. A meter never falls below its last reading, and counts
+    from there: where that was rows ago, the model's forecasts of what it rose by since come in between.
     """
     names = model.covariates.series(frame)
     times = extend(frame.index, model.horizon)
@@ -334,15 +464,43 @@ def free_values(
     place = [frame.columns.get_loc(name) for name in names]
     values = values[place]
     low, high = ranges(model, names)
-    for name in meters_of(model, names):
-        number = names.index(name)
-        if last is None:
-            reading = float(model.artifacts["tail_reading"][model.series.index(name)])
-        else:
-            reading = float(last[number])
-        values[number] = readings(values[number], reading)
-        low[number] = min(max(low[number], np.nan_to_num(reading)), high[number])
+    meters = meters_of(model, names)
+    known = readings_of(model) if last is None else last
+    since = _risen_since(model, frame, {name: known[name].at for name in meters})
+    for name in meters:
+        number, reading = names.index(name), float(np.nan_to_num(known[name].value))
+        values[number] = readings(values[number], reading + since.get(name, np.zeros(6)))
+        low[number] = min(max(low[number], reading), high[number])
     return values, (low, high), names, times
+
+
+def _risen_since(model: ForecastModel, frame: pd.DataFrame, read: dict[str, pd.Timestamp]) -> dict[str, np.ndarray]:
+    """What meters have risen by from the times ``read`` to the last row: mean and quantiles ``(6,)``.
+
+    It is what the model forecasts at the first row without a reading, a horizon later, and so on, the rows between
+    being missing for it. Bounds add up as those of the forecast do, see
+    :func:`mha_apps.forecast.limits.readings`. Meters that were read in the last row are left out.
+    """
+    end, freq = frame.index[-1], frame.index.freq or model.frequency
+    silent: dict[int, list[str]] = {}
+    for name, at in read.items():
+        if is_before(at, end):
+            begin = at.tz_convert(end.tz) if end.tz is not None else at
+            silent.setdefault(len(pd.date_range(begin, end, freq=freq)) - 1, []).append(name)
+    found: dict[str, np.ndarray] = {}
+    for rows, names in silent.items():
+        columns = model.series if needs_all(model) else names
+        past = model.look_back + (LATEST if model.covariates.names else 0)
+        part = frame.reindex(
+            index=pd.date_range(end=end, periods=rows + past, freq=freq), columns=columns + model.covariates.columns
+        )
+        inputs = make_inputs(model, part)
+        forecast, _ = forecast_origins(model, inputs, torch.arange(past, past + rows, model.horizon))
+        rises = inputs.scaler.backward(bounds(forecast, calibration_of(model, inputs).offset).numpy(), axis=1)
+        rises = rises.swapaxes(0, 1).reshape(len(columns), -1, 6)[:, :rows]
+        total = np.maximum(rises, 0.0).sum(1)
+        found |= {name: total[columns.index(name)] for name in names}
+    return found
 
 
 def to_long(values: np.ndarray, names: list[str], times: pd.DatetimeIndex, levels: tuple[int, ...]) -> pd.DataFrame:

@@ -26,7 +26,6 @@ from mha_apps.training import Run
 
 from .conformal import Calibration, half_width, scores
 from .engine import forecast_origins
-from .faults import without_spikes
 from .inputs import Inputs
 from .limits import bound
 from .model import LEVELS, ForecastModel
@@ -73,10 +72,9 @@ def score(run: Run | str | Path, csv: str | Path) -> dict[str, Any]:
     """
     run, model = load_model(run)
     frame = load_rows(run, model, csv).rename(columns=str)
-    known = known_of(model, frame, str(csv))
-    around = model.covariates.columns  # a spike of theirs must not flag the sensors that they inform
-    frame = frame[known].assign(**without_spikes(frame[[name for name in known if name in around]], str(csv)))
-    frame, _ = rows_of(model, frame, str(csv))
+    frame = frame[known_of(model, frame, str(csv))]
+    # A spike of a covariate must not flag the sensors that it informs.
+    frame, _ = rows_of(model, frame, str(csv), trusted=model.series)
     return score_frame(model, frame, str(csv))
 
 

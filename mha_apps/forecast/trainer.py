@@ -29,10 +29,10 @@ from mha_apps.training import (
 
 from .calendar import encode, extend
 from .conformal import Calibration, scores
-from .covariates import Covariates, Roles, assign
+from .covariates import Covariates, Roles, assign, seen
 from .drivers import LATEST, CovariateTable, find_knots
 from .engine import forecast_origins
-from .faults import FEWEST, since_unit_change, warn_of_faults, without_empty, without_spikes
+from .faults import FEWEST, since_unit_change, warn_of_faults, without_empty
 from .inputs import Inputs
 from .limits import Limits, limited
 from .linear import FOLDS, LinearPath, fit_rounds, refit_linear, thin, whole
@@ -119,7 +119,7 @@ def checked(frame: pd.DataFrame, recipe: ForecastRecipe, source: str) -> tuple[p
     Raises:
         InputError: the table or the recipe cannot be used.
     """
-    frame, limits = limited(without_spikes(without_empty(frame, source), source), recipe, source)
+    frame, limits = limited(without_empty(frame, source), recipe, source)
     plan = make_plan(frame, recipe, source=source)
     clean = since_unit_change(frame, source)
     warn_of_faults(clean, train_rows=plan.train[1], horizon=recipe.horizon, look_back=plan.look_back, source=source)
@@ -135,7 +135,7 @@ def _finish(
     ahead: pd.DataFrame | None,
 ) -> None:
     """Save the models, and write what was found; the first process does it."""
-    from .predict import draw, forecast_frame  # they build on this module
+    from .predict import as_read, draw, forecast_frame  # they build on this module
     from .report import write_report
 
     if held_out is not None:
@@ -145,7 +145,7 @@ def _finish(
     rows = align(model, frame.iloc[-(model.look_back + model.horizon + LATEST) :])
     table = forecast_frame(model, rows, levels=(80, 95), ahead=ahead, strict=False)
     assumed = model.covariates.unknown(ahead, extend(rows.index, model.horizon))
-    write_report(run, forecasts=draw(rows[model.series], table, model.horizon), assumed=assumed)
+    write_report(run, forecasts=draw(as_read(model, rows), table, model.horizon), assumed=assumed)
 
 
 def prepare(
@@ -695,6 +695,12 @@ def keep_tail(model: ForecastModel, frame: pd.DataFrame, ahead: pd.DataFrame | N
     if covariates.columns:
         around = rows.reindex(columns=covariates.columns).to_numpy(dtype=np.float64)
         model.artifacts["tail_around"] = torch.from_numpy(around.copy())
+        low, high = seen(frame.rename(columns=str)[covariates.columns])
+        for name, found, widest in (("around_low", low, np.fmin), ("around_high", high, np.fmax)):
+            values = found.to_numpy(dtype=np.float64)
+            model.artifacts[name] = torch.from_numpy(
+                widest(values, model.artifacts.get(name, torch.tensor(values)).numpy())
+            )
     if ahead is not None and len(ahead):
         times = pd.date_range(tail.index[-1], ahead.index[-1], freq=model.frequency)[1 : MOST_AHEAD + 1]
         known = covariates.at(ahead, times, "the covariates")

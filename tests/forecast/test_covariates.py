@@ -298,6 +298,189 @@ def test_every_origin_of_a_table_is_forecast_as_if_it_were_the_last(known):
     np.testing.assert_allclose(inputs.scaler.backward(point, axis=0)[0], table["mean"], rtol=1e-4)
 
 
+def told_by(act):
+    """What ``act`` returns, and the warnings about its input."""
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        answer = act()
+    return answer, [str(each.message) for each in found if issubclass(each.category, InputWarning)]
+
+
+@pytest.fixture(scope="module")
+def warm():
+    """``y`` follows the temperature ``t``: a forecaster of the first rows, and the table with those after them."""
+    rng = np.random.default_rng(5)
+    rows = 900
+    t = 15 + 8 * np.sin(2 * np.pi * np.arange(rows) / 24) + rng.normal(size=rows)
+    index = pd.date_range("2024-01-01", periods=rows, freq="h", name="time")
+    frame = pd.DataFrame({"y": 300 + 5 * t + rng.normal(size=rows), "t": t}, index)
+    return Forecaster(**PLAIN, future=("t",)).fit(frame.iloc[:800]), frame
+
+
+def test_what_is_planned_far_outside_of_the_training_is_told_and_followed(warm):
+    forecaster, frame = warm
+    ahead = frame[["t"]].iloc[800 : 800 + HORIZON].copy()
+    plain, told = told_by(lambda: forecaster.predict(future=ahead))
+    assert told == []
+    ahead.iloc[[2, 5]] = [[70.0], [61.5]]
+    hot, (told,) = told_by(lambda: forecaster.predict(future=ahead))
+    low, high = frame["t"].iloc[:800].min(), frame["t"].iloc[:800].max()
+    assert told == (
+        f"future: 't' is as far as 70 in 2 rows, {ahead.index[2]}, {ahead.index[5]}, far outside the {low:.4g} to "
+        f"{high:.4g} that training saw; the forecast follows it all the same: check it and its unit"
+    )
+    assert (hot["mean"] - plain["mean"])[[2, 5]].min() > 100
+    _, (told,) = told_by(lambda: forecaster.predict(future=ahead * 1.8 + 32))  # a temperature in another unit
+    assert f"in {HORIZON} rows, {ahead.index[0]}, {ahead.index[1]}, {ahead.index[2]}, ..., far outside" in told
+
+
+@pytest.mark.parametrize("number", [-999.0, -99.0, -9999.0, 9999.0, 1e20])
+def test_a_planned_number_that_stands_for_a_missing_value_is_missing(warm, number):
+    forecaster, frame = warm
+    ahead = frame[["t"]].iloc[800 : 800 + HORIZON].copy()
+    ahead.iloc[3] = number
+
+    def act():
+        with pytest.raises(InputError, match=rf"needs 't' .* 1 of the {HORIZON} rows are missing \({ahead.index[3]}\)"):
+            forecaster.predict(future=ahead)
+
+    _, (told,) = told_by(act)
+    assert f"future: 't' is {number:.10g} at {ahead.index[3]}, far outside" in told
+    assert "stands for a missing value, and is taken as one" in told
+    rows = frame.iloc[:800].copy()
+    longer = pd.concat([rows, ahead.assign(y=np.nan)[["y", "t"]]]).asfreq("h")
+    with pytest.raises(InputError, match=str(ahead.index[3])):
+        told_by(lambda: Forecaster(**PLAIN, future=("t",)).fit(longer).predict())
+
+
+def test_a_planned_event_is_no_spike(warm):
+    _, frame = warm
+    rng = np.random.default_rng(0)
+    longer = frame.iloc[: 800 + HORIZON].assign(t=np.where(rng.uniform(size=800 + HORIZON) < 0.9, 0.0, rng.normal()))
+    longer.iloc[800:, 0] = np.nan
+    longer.iloc[803, 1] = 500.0
+    forecaster, told = told_by(lambda: Forecaster(**PLAIN, future=("t",)).fit(longer))
+    assert len(told) == 1
+    assert f"'t' is 500 at {longer.index[803]}, far outside" in told[0]
+    assert forecaster.predict()["ds"].iloc[0] == longer.index[800]
+    _, told = told_by(lambda: forecaster.predict(longer))
+    assert len(told) == 1
+    assert "'t' is 500" in told[0]
+
+
+def test_gaps_of_a_covariate_in_the_history_are_filled_from_what_is_given_of_it(warm):
+    forecaster, frame = warm
+    history, given = frame.iloc[:800].copy(), frame[["t"]].iloc[780 : 800 + HORIZON]
+    whole = forecaster.predict(history, given)
+    history.iloc[-10:, 1] = np.nan
+    history.iloc[-40, 1] = np.nan  # the file does not have this one
+    found, told = told_by(lambda: forecaster.predict(history, given))
+    assert told == []
+    assert np.abs(found["mean"] - whole["mean"]).max() < 1
+    # Rows of the file that are measured are the measured ones.
+    other = given.copy()
+    other.iloc[:9] += 3
+    again, _ = told_by(lambda: forecaster.predict(history, other))
+    pd.testing.assert_frame_equal(again, found, check_exact=True)
+    # So it is in rows that come in, from what was given with those before them.
+    longer = frame.iloc[: 800 + HORIZON].copy()
+    longer.iloc[800:, 0] = np.nan
+    fitted = Forecaster(**PLAIN, future=("t",)).fit(longer)
+    fitted.update(frame.iloc[800:804].assign(t=np.nan))
+    np.testing.assert_allclose(fitted.model_.artifacts["tail_around"][-4:, 0].numpy(), frame["t"].iloc[800:804])
+
+
+def test_a_table_of_the_future_on_another_grid_is_one_line(warm):
+    forecaster, frame = warm
+    ahead = frame[["t"]].iloc[800 : 800 + HORIZON]
+    with pytest.raises(InputError, match=r"future: its rows are 1,800 s apart, those of the history 3,600 s; resample"):
+        forecaster.predict(future=ahead.resample("30min").ffill())
+    with pytest.raises(
+        InputError, match=r"future: its rows are 10,800 s apart, those of the history 3,600 s; resample"
+    ):
+        forecaster.predict(future=ahead.iloc[::3])
+    with pytest.raises(InputError, match=rf"{ahead.index[0]} and {ahead.index[1]}; resample it to them") as error:
+        forecaster.predict(future=ahead.shift(freq="30min"))
+    assert "lies between two rows of the history and what comes after it" in str(error.value)
+    longer = frame[["t"]].iloc[800 : 800 + 3 * HORIZON]
+    assert forecaster.predict(future=longer)["ds"].iloc[-1] == ahead.index[-1]
+    some, told = told_by(lambda: forecaster.predict(future=pd.concat([ahead, longer.iloc[[-1]]]).asfreq("h")))
+    assert len(some) == HORIZON
+    assert told == []
+
+
+def test_months_are_planned_by_months_and_daily_rows_are_no_months():
+    rng = np.random.default_rng(2)
+    index = pd.date_range("2000-01-01", periods=240, freq="MS", name="time")
+    t = 10 + 8 * np.sin(2 * np.pi * np.arange(240) / 12) + rng.normal(size=240)
+    frame = pd.DataFrame({"y": 3 * t + 0.1 * rng.normal(size=240), "t": t}, index)
+    fitted = Forecaster(horizon=6, attention=False, trees=False, future=("t",)).fit(frame.iloc[:228])
+    ahead = frame[["t"]].iloc[228:234]
+    assert np.abs(fitted.predict(future=ahead)["mean"].to_numpy() - frame["y"].iloc[228:234].to_numpy()).max() < 3
+    with pytest.raises(InputError, match=r"its rows are 86,400 s apart, those of the history 2,678,400 s"):
+        fitted.predict(future=ahead.resample("D").ffill())
+
+
+def test_a_table_of_the_future_is_resampled_as_the_history_was(tmp_path):
+    rng = np.random.default_rng(4)
+    index = pd.date_range("2020-01-01", periods=300 * 24, freq="h", name="time")
+    t = np.repeat(10 + rng.normal(size=300), 24) + 0.1 * rng.normal(size=7200)
+    frame = pd.DataFrame({"y": 5 * t, "t": t}, index)
+    frame.iloc[: 280 * 24].to_csv(tmp_path / "plant.csv")
+    recipe = ForecastRecipe(
+        csv=str(tmp_path / "plant.csv"),
+        future=("t",),
+        horizon=5,
+        freq="D",
+        aggregate="mean",
+        attention=False,
+        trees=False,
+    )
+    run = train(recipe, out=tmp_path / "run")
+    frame[["t"]].iloc[280 * 24 : 286 * 24].to_csv(tmp_path / "ahead.csv")
+    table = predict(run, future=tmp_path / "ahead.csv", plots=False)
+    daily = frame["y"].resample("D").mean().iloc[280:285]
+    assert np.abs(table["mean"].to_numpy() - daily.to_numpy()).max() < 1
+
+
+def test_rows_of_the_future_alone_are_no_history_and_the_line_says_where_they_belong(warm, tmp_path, capsys):
+    forecaster, frame = warm
+    ahead = frame.iloc[800 : 800 + HORIZON]
+    line = "the frame: holds 't', which is known ahead, and no value of 'y', so it is no history to go on from; to say "
+    for alone in (ahead[["t"]], ahead.assign(y=np.nan)):
+        for act in (forecaster.predict, forecaster.update):
+            with pytest.raises(
+                InputError, match=line + r"what is to come give it to predict as --future-csv, in Python"
+            ):
+                act(alone)
+    csv, tomorrow, run = (tmp_path / name for name in ("plant.csv", "tomorrow.csv", "run"))
+    frame.assign(n=1.0 + np.arange(len(frame)) % 7).iloc[:800].to_csv(csv)
+    ahead[["t"]].to_csv(tomorrow)
+    words = ["--horizon", "8", "--look-back", "72", "--no-attention", "--no-trees", "--out", str(run)]
+    assert main(["forecast", "train", str(csv), "--past", "n", "--future", "t", *words]) == 0
+    assert main(["forecast", "predict", str(run), str(tomorrow)]) == 2
+    (told,) = [line for line in capsys.readouterr().err.splitlines() if "tomorrow.csv" in line]
+    assert "tomorrow.csv: holds 't', which is known ahead, and no value of 'y'" in told
+    assert "--future-csv" in told
+    assert main(["forecast", "predict", str(run), "--future-csv", str(tomorrow), "--json"]) == 0
+    assert "warnings" not in json.loads(capsys.readouterr().out)
+    ahead[["t"]].assign(t=lambda rows: rows["t"] * 1.8 + 32).to_csv(tomorrow)
+    assert main(["forecast", "predict", str(run), "--future-csv", str(tomorrow), "--json"]) == 0
+    (told,) = json.loads(capsys.readouterr().out)["warnings"]
+    assert "tomorrow.csv: 't' is as far as" in told
+
+
+def test_a_saved_forecaster_knows_what_range_training_saw(warm, tmp_path):
+    forecaster, frame = warm
+    loaded = Forecaster.load(forecaster.save(tmp_path / "saved"))
+    ahead = frame[["t"]].iloc[800 : 800 + HORIZON] + 40
+    assert told_by(lambda: loaded.predict(future=ahead))[1] == told_by(lambda: forecaster.predict(future=ahead))[1]
+    for name in ("around_low", "around_high"):  # a run of before
+        del loaded.model_.artifacts[name]
+    (told,) = told_by(lambda: loaded.predict(future=ahead))[1]
+    assert f"in {HORIZON} rows" in told
+
+
 # Roles ------------------------------------------------------------------------------------------------------------
 
 

@@ -3,6 +3,7 @@
 import html
 import importlib
 import json
+import re
 import warnings
 
 import numpy as np
@@ -138,6 +139,50 @@ def test_values_far_out_are_spikes_and_events_are_not():
     assert told_by(lambda: without_spikes(constant, ""))[0]["x"].isna().sum() == 1
 
 
+def rain(storm, wet=(0.2, 0.4, 0.3, 0.5, 0.2, 0.3)):
+    values = np.zeros(512)
+    values[np.arange(len(wet)) * 60 + 10] = wet
+    values[400] = storm
+    return values
+
+
+@pytest.mark.parametrize(
+    ("values", "spikes"),
+    [
+        (lambda noise: np.where(np.isin(np.arange(512), [100, 250, 400]), 900, noise), []),  # three identical events
+        (lambda noise: np.where(np.arange(512) == 100, 900, noise), [100]),
+        (lambda noise: noise + 900 * (np.arange(512) == 9) + 1500 * (np.arange(512) == 99), []),
+        (lambda noise: noise + 900 * (np.arange(512) == 9) + 1900 * (np.arange(512) == 99), [9, 99]),
+        (lambda noise: noise + 900 * (np.arange(512) == 9) - 900 * (np.arange(512) == 99), [9, 99]),
+        (lambda noise: noise + 900 * (np.arange(512) // 8 == 9) + 1000 * (np.arange(512) == 9), []),
+        (lambda noise: rain(60.0), []),  # one storm among seven wet rows
+        (lambda noise: rain(1e9), [400]),
+        (lambda noise: 7 + rain(60.0), []),
+        (lambda noise: 7 + rain(1e5), [400]),
+    ],
+)
+def test_what_comes_again_or_rarely_is_an_event_and_what_has_no_like_is_a_spike(values, spikes):
+    frame = pd.DataFrame({"x": values(np.random.default_rng(0).normal(size=512))}, table(512).index)
+    clean, told = told_by(lambda: without_spikes(frame, "plant.csv"))
+    assert np.flatnonzero(clean["x"].isna()).tolist() == spikes
+    assert len(told) == bool(spikes)
+
+
+def test_rows_are_compared_with_those_before_them_and_with_the_training():
+    rng = np.random.default_rng(0)
+    before = pd.DataFrame({"x": 20 + rng.normal(size=200)}, table(200).index)
+    index = pd.date_range(before.index[-1], periods=41, freq="h")[1:]
+    quiet = pd.DataFrame({"x": np.where(np.arange(40) == 30, 25.0, 20 + 0.001 * rng.normal(size=40))}, index)
+    assert told_by(lambda: without_spikes(quiet, ""))[0]["x"].isna().sum() == 1  # by itself it would be one
+    pd.testing.assert_frame_equal(without_spikes(quiet, "", earlier=before), quiet)
+    pd.testing.assert_frame_equal(without_spikes(quiet, "", deviation=np.array([1.0])), quiet)
+    short = quiet.iloc[:5].copy()
+    short.iloc[3] = 1e6
+    clean, (told,) = told_by(lambda: without_spikes(short, "new.csv", earlier=before))
+    assert clean["x"].isna().tolist() == [False, False, False, True, False]
+    assert f"'x' reads 1e+06 at {short.index[3]}" in told
+
+
 @pytest.mark.parametrize(
     "kind", ["a switch", "growth", "two modes", "days and nights", "one event", "a step", "few rows"]
 )
@@ -156,6 +201,28 @@ def test_what_changes_for_another_reason_keeps_its_past(kind):
     }[kind]
     frame = pd.DataFrame({"x": values}, table().index)
     pd.testing.assert_frame_equal(since_unit_change(frame, "plant.csv"), frame)
+
+
+@pytest.mark.parametrize("factor", [40, 100, 1 / 40])
+def test_a_jump_of_level_and_fluctuation_by_no_factor_between_units_is_told_as_either_and_keeps_its_past(factor):
+    values = 5 + 0.5 * np.random.default_rng(0).normal(size=300)
+    frame = pd.DataFrame({"x": values * np.where(np.arange(300) < 150, 1, factor)}, table().index)
+    kept, (told,) = told_by(lambda: since_unit_change(frame, "plant.csv"))
+    pd.testing.assert_frame_equal(kept, frame)
+    (size,) = re.findall(rf"(\d+) times {'larger' if factor > 1 else 'smaller'} from {frame.index[150]} on", told)
+    assert float(size) == pytest.approx(max(factor, 1 / factor), rel=0.05)
+    assert "either its unit has changed, or what it measures has" in told
+    _, told = told_by(lambda: since_unit_change(frame))
+    assert told == []
+
+
+@pytest.mark.parametrize("factor", [1000, 1 / 1000, 3600, 1e5, 1e-6])
+def test_a_factor_between_units_is_a_change_of_unit(factor):
+    rng = np.random.default_rng(0)
+    values = (5 + np.sin(np.arange(300) / 24) + 0.5 * rng.normal(size=300)) * np.where(np.arange(300) < 150, 1, factor)
+    since, (told,) = told_by(lambda: since_unit_change(pd.DataFrame({"x": values}, table().index), "plant.csv"))
+    assert since["x"].isna().sum() == 150
+    assert "as if its unit had changed; what it read before is taken as missing" in told
 
 
 def test_a_table_without_any_value_is_refused_in_one_line():
@@ -230,3 +297,34 @@ def test_one_new_row_is_continued_and_scored_in_the_step_of_the_run(run, tmp_pat
     table().iloc[:1].to_csv(path)
     with pytest.raises(InputError, match="only one time can be used"):
         train(ForecastRecipe(csv=str(path), **LINEAR), out=tmp_path / "run")
+
+
+@pytest.mark.parametrize("number", [-999.0, -99.9, 65535.0])
+def test_a_number_that_stands_for_a_missing_value_in_a_new_row_is_known_by_the_training(number):
+    frame = table()[["a", "b", "odd"]]
+    fitted = Forecaster(**LINEAR).fit(frame.iloc[:260])
+    new = frame.iloc[250:].copy()
+    plain, told = told_by(lambda: fitted.predict(new))
+    assert told == []
+    new.iloc[-1, 2] = number
+    found, (told,) = told_by(lambda: fitted.predict(new))
+    assert told.startswith(f"the frame: 'odd' is {number:.10g} at {new.index[-1]}, far outside the ")
+    assert (found["mean"] - plain["mean"]).abs().max() < 1
+    updated, (told,) = told_by(lambda: fitted.update(new).predict())
+    assert f"{number:.10g} at {new.index[-1]}" in told
+    assert (updated["mean"] - plain["mean"]).abs().max() < 1
+
+
+def test_a_short_table_is_judged_by_the_rows_before_it_and_not_by_itself():
+    rng = np.random.default_rng(3)
+    frame = pd.DataFrame({"a": 20 + rng.normal(size=400), "b": rng.normal(size=400)}, table(400).index)
+    frame.iloc[340:, 0] = 20 + 1e-4 * rng.normal(size=60)  # it has become quiet, but for one row
+    frame.iloc[380, 0] = 24.0
+    fitted = Forecaster(**LINEAR).fit(frame.iloc[:340])
+    _, told = told_by(lambda: fitted.predict(frame.iloc[341:]))
+    assert told == []
+    short = frame.iloc[340:345].copy()
+    short.iloc[2, 1] = 1e7
+    for act in (fitted.predict, fitted.update):
+        _, (told,) = told_by(lambda act=act: act(short))
+        assert f"'b' reads 1e+07 at {short.index[2]}" in told

@@ -11,6 +11,7 @@ from mha_apps.errors import InputError, InputWarning
 from mha_apps.forecast import Forecaster, ForecastRecipe, backtest, predict, train
 from mha_apps.forecast.backtest import evaluate
 from mha_apps.forecast.limits import increments, limited, readings
+from mha_apps.forecast.predict import as_read, tail_of
 
 LINEAR = {"horizon": 6, "attention": False, "trees": False}
 
@@ -213,3 +214,137 @@ def test_an_update_with_rows_that_are_known_moves_no_meter_back_and_one_off_the_
     with pytest.raises(InputError, match="off the grid"):
         found.update(longer.iloc[400:].shift(freq="30min"))
     pd.testing.assert_frame_equal(found.predict(), before)
+
+
+def silent_meter(rows=400, gap=10):
+    """The frame, that frame without the last ``gap`` readings, and what the meter reads in the horizon."""
+    longer = metered(frame_of(rows + 6))
+    frame = longer.iloc[:rows]
+    late = frame.copy()
+    late.iloc[rows - gap :, 1] = np.nan
+    return frame, late, longer["used"].iloc[rows:].to_numpy()
+
+
+def of_meter(table):
+    return table[table["unique_id"] == "used"].drop(columns=["unique_id", "ds"])
+
+
+def told_of(act):
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        found = act()
+    return found, [str(each.message) for each in told if issubclass(each.category, InputWarning)]
+
+
+@pytest.mark.parametrize("gap", [1, 3, 10, 40])
+def test_a_meter_that_is_missing_at_the_end_is_forecast_with_what_it_rose_by_since(gap):
+    frame, late, truth = silent_meter(gap=gap)
+    fitted = Forecaster(**LINEAR, counter=("used",)).fit(frame.iloc[:300])
+    table, told = told_of(lambda: fitted.predict(late))
+    assert any(f"'used' was last read at {frame.index[-gap - 1]}, before the last row" in each for each in told)
+    found, whole = of_meter(table), of_meter(fitted.predict(frame))
+    noise = np.sqrt(gap + 6)  # of deviation 1 in each row, cut at zero
+    assert np.abs(found["mean"] - truth).max() < 3 * noise
+    assert found["mean"].is_monotonic_increasing
+    for level in ("80", "95"):
+        wide, usual = (each[f"hi-{level}"] - each[f"lo-{level}"] for each in (found, whole))
+        assert (wide > usual + 0.5 * usual.iloc[0] * gap).all()
+        assert ((found[f"lo-{level}"] <= truth) & (truth <= found[f"hi-{level}"])).all()
+    assert (found["lo-95"] >= late["used"].dropna().iloc[-1]).all()
+    again, _ = told_of(lambda: Forecaster(**LINEAR, counter=("used",)).fit(late).predict())
+    assert np.abs(of_meter(again)["mean"] - truth).max() < 3 * noise
+    updated, told = told_of(lambda: fitted.update(late.iloc[295:]).predict())
+    assert any("'used' was last read at" in each for each in told)
+    np.testing.assert_allclose(of_meter(updated), found, rtol=0.01)
+
+
+def test_a_gap_of_a_meter_is_what_the_model_forecasts_from_where_its_readings_end():
+    frame, late, _ = silent_meter(gap=6)
+    fitted = Forecaster(**LINEAR, counter=("used",)).fit(frame.iloc[:300])
+    before = of_meter(fitted.predict(frame.iloc[:-6]))  # the six missing rows are a horizon of their own
+    found, _ = told_of(lambda: of_meter(fitted.predict(late)))
+    # Behind the gap the model sees no reading; what the forecast rises by is what it is without one.
+    rises = np.diff(found, axis=0)
+    start = found.iloc[0].to_numpy() - before.iloc[-1].to_numpy()
+    assert (start >= 0).all()
+    assert (start < 2 * rises.max(0) + 1).all()
+
+
+def test_two_meters_are_silent_for_different_times_and_channels_may_inform_them():
+    rng = np.random.default_rng(1)
+    index = pd.date_range("2024-01-01", periods=500, freq="h")
+    rate = 3 + 2 * np.sin(2 * np.pi * np.arange(500) / 24)[:, None] + 0.3 * rng.normal(size=(500, 3))
+    frame = pd.DataFrame(np.maximum(rate, 0).cumsum(0), index, ["a", "b", "c"])
+    late = frame.iloc[:494].copy()
+    late.iloc[-5:, 0] = late.iloc[-17:, 1] = np.nan
+    fitted = Forecaster(**LINEAR, counter=("a", "b", "c")).fit(frame.iloc[:400])
+    table, (told,) = told_of(lambda: fitted.predict(late, wide=True))
+    assert f"'a', 'b' were last read at {index[488]} or later" in told
+    assert np.abs(table - frame.iloc[494:]).max().max() < 5  # a rise of 3 in each of up to 23 rows
+
+
+def test_rows_that_come_one_by_one_keep_what_a_meter_rises_by():
+    frame = metered(frame_of(430))
+    fitted = Forecaster(**LINEAR, counter=("used",)).fit(frame.iloc[:400])
+    once = Forecaster(**LINEAR, counter=("used",)).fit(frame.iloc[:400]).update(frame.iloc[400:])
+    for row in range(400, 430):
+        fitted.update(frame.iloc[row : row + 1])
+    ours, theirs = (each.model_.artifacts["tail"].numpy() for each in (fitted, once))
+    np.testing.assert_allclose(ours, theirs)
+    rises = increments(frame, ["used"])["used"].to_numpy()
+    np.testing.assert_allclose(ours[:, 1], rises[-len(ours) :])
+    np.testing.assert_allclose(fitted.predict()["mean"], once.predict()["mean"], rtol=1e-6)
+
+
+def test_an_update_with_older_or_missing_readings_moves_no_meter_back(tmp_path):
+    frame = metered(frame_of(430))
+    fitted = Forecaster(**LINEAR, counter=("used",)).fit(frame.iloc[:400])
+    read = frame["used"].iloc[399]
+    silent, told = told_of(lambda: fitted.update(frame.iloc[400:420].assign(used=np.nan)).predict())
+    assert any(f"'used' was last read at {frame.index[399]}" in each for each in told)
+    assert (of_meter(silent)["mean"] > read + 20).all()  # two in each of twenty hours
+    loaded = Forecaster.load(fitted.save(tmp_path / "saved"))
+    pd.testing.assert_frame_equal(loaded.predict(), silent, check_exact=True)
+    on, told = told_of(lambda: fitted.update(frame.iloc[415:430]).predict())
+    assert told == []
+    assert np.abs(of_meter(on)["mean"].iloc[0] - frame["used"].iloc[429]) < 6
+
+
+def test_a_run_of_before_takes_its_last_reading_as_that_of_its_last_row():
+    frame = metered(frame_of())
+    fitted = Forecaster(**LINEAR, counter=("used",)).fit(frame)
+    table = fitted.predict()
+    del fitted.model_.artifacts["tail_read_at"]
+    pd.testing.assert_frame_equal(fitted.predict(), table, check_exact=True)
+
+
+@pytest.mark.parametrize("absurd", [1e9, 1e5, -999.0])
+@pytest.mark.parametrize("row", [350, 399])
+def test_an_absurd_reading_is_missing_and_neither_a_rise_nor_where_the_forecast_starts(absurd, row):
+    frame = metered(frame_of(), resets=())
+    plain = of_meter(Forecaster(**LINEAR, counter=("used",)).fit(frame).predict())
+    spoiled = frame.copy()
+    spoiled.iloc[row, 1] = absurd
+    fitted, told = told_of(lambda: Forecaster(**LINEAR, counter=("used",)).fit(spoiled))
+    assert any("'used'" in each and str(frame.index[row]) in each for each in told)
+    assert np.abs(of_meter(fitted.predict()) - plain).max().max() < 6  # the one rise that is not known
+    new, _ = told_of(lambda: Forecaster(**LINEAR, counter=("used",)).fit(frame.iloc[:300]).predict(spoiled.iloc[340:]))
+    assert np.abs(of_meter(new)["mean"] - plain["mean"]).max() < 8
+
+
+def test_a_reset_in_the_last_rows_is_no_spike():
+    frame = metered(frame_of(), resets=(398,))
+    fitted, told = told_of(lambda: Forecaster(**LINEAR, counter=("used",)).fit(frame))
+    assert told == []
+    assert (of_meter(fitted.predict())["mean"] < 40).all()
+
+
+def test_a_picture_of_a_meter_shows_readings_before_the_forecast_too():
+    frame, late, _ = silent_meter(gap=5)
+    fitted = Forecaster(**LINEAR, counter=("used",)).fit(frame)
+    shown = as_read(fitted.model_, tail_of(fitted.model_))["used"]
+    since = frame["used"].iloc[-50:]  # all of them after the last reset
+    np.testing.assert_allclose(shown[since.index], since)
+    gone, _ = told_of(lambda: Forecaster(**LINEAR, counter=("used",)).fit(late))
+    shown = as_read(gone.model_, tail_of(gone.model_))["used"]
+    np.testing.assert_allclose(shown[since.index], late["used"][since.index])
