@@ -6,7 +6,6 @@ follows from the date. What is known of a future covariate after the last row of
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -17,13 +16,13 @@ import pandas as pd
 
 from mha_apps.errors import InputError, warn
 
+from .attributes import nearest, read_static
 from .calendar import step_of
 from .faults import named, times_shown, without_sentinels, without_spikes
 from .recipe import ForecastRecipe
 
-__all__ = ["Covariates", "Roles", "assign", "holiday_flags", "read_static", "warn_of_early_end", "weighed"]
+__all__ = ["Covariates", "Roles", "assign", "holiday_flags", "warn_of_early_end", "weighed"]
 
-MOST_CATEGORIES = 32  # of one text attribute; rarer ones are told apart by nothing
 FAR = 0.5  # spans of what training saw; what is planned further outside is told
 
 
@@ -278,7 +277,11 @@ def assign(frame: pd.DataFrame, recipe: ForecastRecipe, source: str) -> Roles:
     series = list(recipe.target) or [name for name in names if name not in informing]
     if not series:
         raise InputError(f"{source}: --past and --future name every column; leave at least one to forecast")
-    described, attributes, static = read_static(recipe.static, series) if recipe.static else ((), (), None)
+    described: tuple[str, ...] = ()
+    attributes: tuple[str, ...] = ()
+    static = None
+    if recipe.static is not None:
+        described, attributes, static = read_static(recipe.static, series, decimal=recipe.decimal)
     covariates = Covariates(
         past=tuple(recipe.past),
         future=tuple(recipe.future),
@@ -289,6 +292,11 @@ def assign(frame: pd.DataFrame, recipe: ForecastRecipe, source: str) -> Roles:
     )
     if recipe.holidays:
         holiday_flags(recipe.holidays, frame.index[:1])
+        if covariates.names[-1] in [*series, *covariates.columns]:
+            raise InputError(
+                f"{source}: column {covariates.names[-1]!r} has the name of what --holidays {recipe.holidays} adds; "
+                "rename it, or leave --holidays out"
+            )
     ahead = covariates.ahead(frame, series)
     frame = frame[series + covariates.columns].iloc[: covariates.history(frame, series)]
     if covariates.columns:
@@ -344,13 +352,6 @@ def warn_of_early_end(ahead: pd.DataFrame | None, horizon: int, source: str) -> 
         )
 
 
-def nearest(name: str, names: Sequence[str]) -> str | None:
-    """The one of ``names`` that is most like ``name``, whatever the case; None when none is."""
-    folded = {each.casefold(): each for each in names}
-    near = difflib.get_close_matches(name.casefold(), folded, n=1)
-    return folded[near[0]] if near else None
-
-
 def holiday_flags(code: str, index: pd.DatetimeIndex) -> np.ndarray:
     """1 at the times of ``index`` whose local date is a holiday, else 0.
 
@@ -378,55 +379,3 @@ def holiday_flags(code: str, index: pd.DatetimeIndex) -> np.ndarray:
         ) from None
     flags = np.array([pd.Timestamp(day).date() in calendar for day in dates], dtype=np.float64)
     return flags[numbers]
-
-
-def read_static(path: str, series: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...], np.ndarray]:
-    """Attributes of series from a CSV: numbers standardised over ``series``, text as a 0/1 column per category.
-
-    Categories and scale are those of ``series``; other rows are kept for series that come later. A missing number is
-    the mean, a missing text is no category, and an attribute that is the same for all is left out.
-
-    Returns:
-        The names of the rows, those of the attributes, and the values ``(rows, attributes)`` float32.
-
-    Raises:
-        InputError: the file cannot be read, or lacks one of ``series``.
-    """
-    try:
-        with open(path, encoding="utf-8-sig") as file:
-            header = file.readline()
-        delimiter = max(",;\t|", key=header.count)
-        table = pd.read_csv(path, dtype=str, sep=delimiter, encoding="utf-8-sig", keep_default_na=False, na_values=[""])
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}); --static names a CSV") from error
-    except Exception as error:  # whatever the parser of pandas finds
-        reason = " ".join(str(error).split())[:200]
-        raise InputError(
-            f"{path}: is no CSV of attributes ({reason}); give series,attribute,... in its first row"
-        ) from None
-    if table.shape[1] < 2:
-        raise InputError(f"{path}: has {table.shape[1]} column; give the series in the first and attributes in others")
-    names = table.iloc[:, 0].astype(str).str.strip()
-    if names.duplicated().any():
-        raise InputError(f"{path}: series {names[names.duplicated()].iloc[0]!r} has two rows; keep one")
-    lacking = [name for name in series if name not in set(names)]
-    if lacking:
-        near = nearest(lacking[0], names.tolist())
-        hint = f"is it the row {near!r}?" if near else "add one, with empty cells where nothing is known"
-        raise InputError(f"{path}: no row for series {lacking[0]!r}; {hint}")
-    trained = names.isin(list(series)).to_numpy()
-    columns: dict[str, np.ndarray] = {}
-    for name in map(str, table.columns[1:]):
-        text = table[name].str.strip()
-        numbers = pd.to_numeric(text, errors="coerce").to_numpy(dtype=np.float64)
-        if np.isfinite(numbers[text.notna().to_numpy()]).all():
-            own = numbers[trained & np.isfinite(numbers)]
-            if len(own) and own.std() > 1e-9 * max(1.0, abs(own.mean())):
-                columns[name] = np.nan_to_num((numbers - own.mean()) / own.std())
-            continue
-        counts = text[trained].value_counts()
-        for category in counts.index[:MOST_CATEGORIES] if len(counts) > 1 else []:
-            columns[f"{name}={category}"] = (text == category).to_numpy(dtype=np.float64)
-    if not columns:
-        raise InputError(f"{path}: no attribute tells the series apart; leave --static out")
-    return tuple(names), tuple(columns), np.stack(list(columns.values()), 1).astype(np.float32)

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mha_apps.errors import InputError, collected
+from mha_apps.errors import InputError, collected, warn
 from mha_apps.training import (
     Interrupted,
     Run,
@@ -60,7 +60,16 @@ VALIDATION_ORIGINS = 192  # origins in a validation during training; the choice 
 
 def load_frame(csv: str | Path, options: ReadOptions | None = None) -> pd.DataFrame:
     """The frame of a CSV, or of the embedded sample for ``sample``; a recipe is the options to read with."""
-    frame, _ = read_sensor_csv(resolve(csv), options=options, layout="wide")
+    path = resolve(csv)
+    frame, report = read_sensor_csv(path, options=options, layout="wide")
+    if report.zone == "UTC" and (options is None or options.tz is None):
+        found = " and ".join(report.offsets) if len(report.offsets) > 1 else ""
+        if found or (isinstance(options, ForecastRecipe) and options.holidays):
+            what = f"times carry the offsets {found} and no zone" if found else "times are in UTC"
+            warn(
+                f"{path}: {what}, so hours, days and holidays go by UTC; --tz, such as --tz Europe/Berlin, tells the "
+                "sensor's own zone"
+            )
     return frame
 
 

@@ -13,7 +13,8 @@ import torch
 from mha_apps.cli import main
 from mha_apps.errors import InputError, InputWarning
 from mha_apps.forecast import Forecaster, ForecastRecipe, backtest, benchmark, predict, score, train, trainer
-from mha_apps.forecast.covariates import holiday_flags, read_static
+from mha_apps.forecast.attributes import read_static
+from mha_apps.forecast.covariates import holiday_flags
 from mha_apps.forecast.drivers import CovariateTable, accumulate, find_knots, gain, solve
 from mha_apps.forecast.ridge import accumulate as ridge_moments
 from mha_apps.forecast.ridge import solve as ridge_solve
@@ -627,6 +628,7 @@ def test_attributes_are_standardised_or_one_column_per_category(tmp_path):
         ("name,height\na,1\nb,1\n", "no attribute tells the series apart"),
         ("name\na\nb\n", "has 1 column; give the series in the first and attributes in others"),
         ("", "is no CSV of attributes"),
+        ("name,k,k=x\na,x,1\nb,y,2\n", "two attributes are called 'k=x'"),
     ],
 )
 def test_attributes_that_cannot_be_used_are_one_line(text, message, tmp_path):
@@ -634,6 +636,64 @@ def test_attributes_that_cannot_be_used_are_one_line(text, message, tmp_path):
     path.write_text(text)
     with pytest.raises(InputError, match=message):
         read_static(str(path), ["a", "b"])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "name;area\na;1,5\nb;2,5\nc;-3,25\n",
+        'name,area\na,"1,5"\nb,"2,5"\nc,"-3,25"\n',
+        "name;area\na;1.5 m²\nb;2.5 m²\nc;-3.25 m²\n",
+        "name;area\na;1,500\nb;2,500\nc;−3,250\n",
+    ],
+)
+def test_numbers_of_attributes_are_read_as_those_of_the_data_are(text, tmp_path):
+    path = tmp_path / "about.csv"
+    path.write_text(text, encoding="utf-8")
+    _, attributes, values = read_static(str(path), ["a", "b", "c"], decimal="," if ",500" in text else None)
+    assert attributes == ("area",)
+    area = np.array([1.5, 2.5, -3.25])
+    np.testing.assert_allclose(values[:, 0], (area - area.mean()) / area.std(), rtol=1e-6)
+
+
+def test_what_is_no_number_among_numbers_of_an_attribute_is_missing_and_named(tmp_path):
+    path = tmp_path / "about.csv"
+    path.write_text("name,area,age,room\na,1,3,1\nb,inf,n/a,2\nc,3,5,hall\nd,,7,3\n", encoding="utf-16")
+    with pytest.warns(InputWarning) as told:
+        _, attributes, values = read_static(str(path), ["a", "b", "c", "d"])
+    said = [str(each.message).partition(": ")[2] for each in told]
+    assert said == [
+        "'area' of 'b' is 'inf', which is no finite number, and is taken as missing",
+        "'age' of 'b' is 'n/a', which is no finite number, and is taken as missing",
+    ]
+    assert attributes == ("area", "age", "room=1", "room=2", "room=hall", "room=3")
+    np.testing.assert_allclose(values[:, 0], [-1, 0, 1, 0])
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"holidays": ""}, r"--holidays '': names no country; give one such as DE"),
+        ({"static": " "}, r"--static ' ': names no file"),
+        ({"freq": ""}, r"--freq '': is empty"),
+        ({"tz": ""}, r"--tz '': is empty"),
+        ({"future": ("c",), "min": ("0", "c=0")}, r"--min c=0: 'c' is a covariate, which --future names"),
+        ({"past": ("c",), "max": ("c=0",)}, r"--max c=0: 'c' is a covariate, which --past names"),
+        ({"past": ("c",), "counter": ("c",)}, r"--counter c: 'c' is a covariate, which --past names"),
+    ],
+)
+def test_flags_that_say_nothing_or_are_about_another_role_are_one_line(flags, message):
+    with pytest.raises(InputError, match=message):
+        ForecastRecipe(csv="x.csv", **flags).check()
+
+
+@pytest.mark.parametrize("role", ["target", "past", "future"])
+def test_a_column_named_as_the_holidays_are_is_refused(role):
+    pytest.importorskip("holidays")
+    frame = driven(rows=100).rename(columns={"n": "holidays DE"})
+    roles = {"target": ("y",)} | {role: ("holidays DE",)}
+    with pytest.raises(InputError, match="column 'holidays DE' has the name of what --holidays DE adds; rename it"):
+        Forecaster(**PLAIN, holidays="DE", **roles).fit(frame)
 
 
 def test_attributes_help_trees_with_a_series_that_training_did_not_know(tmp_path):

@@ -63,6 +63,15 @@ def test_fitting_twice_forgets_the_first_time():
     pd.testing.assert_frame_equal(twice.predict(), once.predict())
 
 
+def test_a_forecaster_is_saved_over_no_other_model(fitted, tmp_path):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text("mine")
+    with pytest.raises(InputError, match="model: no forecaster was saved there; save into another folder"):
+        fitted.save(tmp_path)
+    assert (tmp_path / "model" / "config.json").read_text() == "mine"
+    assert fitted.save(fitted.save(tmp_path / "own")) == tmp_path / "own"
+
+
 def test_a_saved_forecaster_forecasts_the_same_to_the_bit(fitted, tmp_path):
     loaded = Forecaster.load(fitted.save(tmp_path / "saved"))
     pd.testing.assert_frame_equal(loaded.predict(), fitted.predict(), check_exact=True)
