@@ -1,7 +1,9 @@
 """A forecaster handed on: the ONNX graph says what predict says, and the card says how to feed it."""
 
 import copy
+import importlib
 import json
+import re
 
 import numpy as np
 import pandas as pd
@@ -143,6 +145,8 @@ def test_the_card_tells_the_calendar_as_the_model_was_given_it(fitted):
         "month": (index.month - 1) / 12,
     }
     assert list(told) == list(FORMULAS)
+    for name, formula in FORMULAS.items():
+        np.testing.assert_allclose(eval(formula, {"t": index, "hour": hour}), told[name], atol=1e-12)
     waves, bins = encode(index, list(told))
     for k, (name, phase) in enumerate(told.items()):
         np.testing.assert_allclose(waves[:, 2 * k], np.cos(2 * np.pi * phase), atol=1e-6)
@@ -165,6 +169,92 @@ def test_a_run_is_exported_on_the_command_line_with_a_card_that_tells_how_to_use
     told = model_card(run, moved, onnx=True)
     for word in ("`past`", "`waves`", "`bins`", "`forecast`", "| hour |", str(moved.look_back)):
         assert word in told
+
+
+def run_snippets(folder, monkeypatch):
+    """Execute the Python of a card where it lies, as a reader would; the names that each snippet leaves behind."""
+    monkeypatch.chdir(folder)
+    found = []
+    for block in re.findall(r"```python\n(.*?)```", (folder / "README.md").read_text(), re.DOTALL):
+        found.append({})
+        exec(compile(block, "README.md", "exec"), found[-1])
+    return found
+
+
+def test_the_snippets_of_the_card_run_as_they_are_written_and_feed_the_graph_as_predict_does(tmp_path, monkeypatch):
+    frame = frame_of()
+    frame.index = frame.index.tz_localize("UTC").tz_convert("Europe/Berlin")
+    frame.rename_axis("time").to_csv(tmp_path / "plant.csv")
+    recipe = ForecastRecipe(
+        csv=str(tmp_path / "plant.csv"), tz="Europe/Berlin", horizon=5, attention=False, trees=False, min=("s0=-9",)
+    )
+    run = train(recipe, out=tmp_path / "run")
+    export(run)
+    plain, graph = run_snippets(run.path / "export", monkeypatch)
+    model = plain["model"]
+    pd.testing.assert_frame_equal(plain["rows"], tail_of(model))
+    wanted = feeds(model, [tail_of(model)])
+    np.testing.assert_array_equal(graph["waves"][None], wanted["waves"])
+    np.testing.assert_array_equal(graph["bins"][None], wanted["bins"])
+    assert graph["past"].shape == wanted["past"].shape
+    assert np.isfinite(graph["forecast"]).all()
+    assert "`s0` from -9 to inf" in (run.path / "export" / "README.md").read_text()
+
+
+def test_the_card_of_meters_and_covariates_says_what_they_are_and_its_snippet_runs(tmp_path, monkeypatch, capsys):
+    frame = frame_of(series=4)
+    frame["s1"] = frame["s1"].abs().cumsum()
+    frame.rename_axis("time").to_csv(tmp_path / "plant.csv")
+    flags = {"target": ("s0", "s1"), "past": ("s2",), "future": ("s3",), "counter": ("s1",), "holidays": "DE"}
+    recipe = ForecastRecipe(csv=str(tmp_path / "plant.csv"), horizon=5, attention=False, trees=False, **flags)
+    run = train(recipe, out=tmp_path / "run")
+    export(run, format="safetensors")
+    (names,) = run_snippets(run.path / "export", monkeypatch)
+    assert names["rows"]["s1"].iloc[-1] == pytest.approx(frame["s1"].iloc[-1])
+    assert "s1" in capsys.readouterr().out
+    card = (run.path / "export" / "README.md").read_text()
+    for words in ("Meters: `s1`.", "up to its last row: `s2`", "rows to forecast too: `s3`", "Holidays of DE"):
+        assert words in " ".join(card.split())
+
+
+def test_an_export_goes_into_no_folder_with_files_of_the_same_names_that_no_export_wrote(tmp_path, run_of_plant):
+    out = tmp_path / "project"
+    out.mkdir()
+    for name in ("README.md", "config.json", "model.onnx"):
+        (out / name).write_text("mine")
+        with pytest.raises(InputError, match=rf"{name}: no export wrote it; .* --force"):
+            export(run_of_plant, out, format="safetensors")
+        assert [path.name for path in out.iterdir()] == [name]
+        assert (out / name).read_text() == "mine"
+        (out / name).unlink()
+
+
+def test_an_export_without_the_graph_leaves_no_graph_of_another_beside_its_weights(tmp_path, run_of_plant):
+    out = tmp_path / "out"
+    export(run_of_plant, out, format="safetensors")
+    (out / "model.onnx").write_text("of another run")
+    with pytest.warns(UserWarning, match=r"model\.onnx: was of another export, and is removed"):
+        found = export(run_of_plant, out, format="safetensors")
+    assert sorted(path.name for path in out.iterdir()) == found["files"]
+
+
+def test_an_export_that_fails_leaves_nothing_behind(tmp_path, run_of_plant, monkeypatch):
+    def disagree(graph, path):
+        path.write_text("half")
+        raise InputError("model.onnx: onnxruntime differs")
+
+    monkeypatch.setattr(importlib.import_module("mha_apps.forecast.export"), "_write_onnx", disagree)
+    with pytest.raises(InputError, match="differs"):
+        export(run_of_plant, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.fixture(scope="module")
+def run_of_plant(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("plant")
+    frame_of().rename_axis("time").to_csv(folder / "plant.csv")
+    recipe = ForecastRecipe(csv=str(folder / "plant.csv"), horizon=5, attention=False, trees=False)
+    return train(recipe, out=folder / "run")
 
 
 @pytest.mark.parametrize(
