@@ -327,7 +327,7 @@ and NaN where nothing was measured.
 {_onnx_use(model) if onnx else ""}
 ## Data
 Trained on `{Path(recipe.csv).name}`, up to {tail.index[-1]}. Its last {len(tail)} rows are in artifacts.safetensors,
-from which it goes on: where they are confidential, hand on {"model.onnx alone" if onnx else "another format"}.
+from which it goes on: where they are confidential, {"hand on model.onnx alone" if onnx else "do not hand it on"}.
 
 ## What it is made of
 {", ".join(parts).capitalize()}.{gain}

@@ -125,7 +125,7 @@ It tells {kind} images of {height}x{width} pixels apart: {shown}.
 Images of other sizes are scaled until they cover {height}x{width} and cropped at the centre.
 {_onnx_use(model) if onnx else ""}
 ## Data
-Trained on `{recipe.data}`. {summary.get("train", "")}; {summary.get("validation", "")}.
+Trained on `{Path(recipe.data).name}`. {summary.get("train", "")}; {summary.get("validation", "")}.
 The weights are those of the best validation; the numbers below are of the validation images, which chose the weights:
 `mha-apps vit evaluate` gives those of test images.
 
