@@ -28,6 +28,7 @@ from contextlib import suppress
 from importlib import import_module
 from importlib.util import find_spec
 from itertools import pairwise
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -222,7 +223,11 @@ def peers(args: argparse.Namespace) -> None:
     ]
     table[0] |= {"seconds": own["seconds"], "MiB": own["MiB"]}
     kept = found["chosen"].get("attention", {}).get("kept")
-    print(f"mha_apps: look-back {found['look_back']}, the attention path takes {'part' if kept else 'no part'}")
+    print("\n".join(_line(row) for row in table))
+    print(
+        f"mha_apps: look-back {found['look_back']}, the attention path takes {'part' if kept else 'no part'}",
+        flush=True,
+    )
     for horizon in args.horizons:
         truth, last = truths(scaled, rows, horizon)
         if len(truth) != found["windows"][str(horizon)]:
@@ -238,11 +243,17 @@ def peers(args: argparse.Namespace) -> None:
                     # The windows themselves, in the order of origin, series and step.
                     np.testing.assert_allclose(arrays["truth"], truth, atol=1e-5)
                     row = {"model": name, "horizon": horizon} | errors(arrays["forecast"], truth)
-            table.append(row | json.loads(told))
-            print(f"{name} at {horizon}: {row['mse']:.4f} {row['mae']:.4f}", flush=True)
+            row |= json.loads(told)
+            table.append(row)
+            print(_line(row), flush=True)
     whole = pd.DataFrame(table)
     print(f"\n{args.data.name}, every test window: {found['windows']}; {job['threads']} thread(s)")
     print(_by_horizon(whole).to_string(float_format="{:.3f}".format, na_rep=""))
+
+
+def _line(row: dict[str, Any]) -> str:
+    cost = f", {row['seconds']:.0f} s of the processor, {row['MiB']:.0f} MiB" if "seconds" in row else ""
+    return f"{row['model']} at {row['horizon']}: MSE {row['mse']:.4f}, MAE {row['mae']:.4f}{cost}"
 
 
 def _by_horizon(table: pd.DataFrame) -> pd.DataFrame:
@@ -410,6 +421,7 @@ def sparse(args: argparse.Namespace) -> None:
 
     Numbers are kept beside the picture, so that ``--only time`` measures anew what a busy machine has disturbed.
     """
+    torch.set_num_threads(1)  # so that a busy machine disturbs little, and processes can fork
     kept = args.out.with_suffix(".json")
     found = json.loads(kept.read_text(encoding="utf-8")) if args.only and kept.exists() else {}
     table = torch.from_numpy(weekly(60_000)).float()
@@ -423,16 +435,12 @@ def sparse(args: argparse.Namespace) -> None:
                     continue
                 if what == "time":
                     values[length] = _step(table, length, patch, window, args.rounds, args.batch_size)
-                else:  # a process of its own has a peak of its own
-                    job = {"kind": "step", "length": length, "patch": patch, "window": window, "batch": args.batch_size}
-                    values[length] = float(_child(args, job))
+                else:
+                    with get_context("fork").Pool(1) as process:  # which has a peak of its own
+                        values[length] = process.apply(_memory, (table, length, patch, window, args.batch_size))
             unit = "processor seconds a step" if what == "time" else "MiB a step"
             print(f"{label}, {unit}: {_pairs(values)}")
-            print(
-                "    times for a doubling: "
-                + " ".join(f"{b / max(a, 1e-9):.2f}" for a, b in pairwise(values.values())),
-                flush=True,
-            )
+            print(f"    for twice the look-back {_growth(list(values.values()))} times as much", flush=True)
         for window in (WINDOW, None) if what == "error" else ():
             values = {look_back: worth(table, look_back, window) for look_back in LOOK_BACKS}
             found[what][_heads(window)] = values
@@ -443,6 +451,10 @@ def sparse(args: argparse.Namespace) -> None:
     kept.write_text(json.dumps(found, indent=1), encoding="utf-8")
     _draw(found, args.out)
     print(args.out)
+
+
+def _growth(values: list[float]) -> str:
+    return " ".join(f"{after / before:.2f}" if before > 0 else "-" for before, after in pairwise(values))
 
 
 def _heads(window: int | None) -> str:
@@ -505,6 +517,14 @@ def _step(table: Tensor, length: int, patch: int, window: int | None, rounds: in
         _apply(path, past).square().mean().backward()
         times.append(time.process_time() - start)
     return float(np.median(times[1:] or times))
+
+
+def _memory(table: Tensor, length: int, patch: int, window: int | None, batch: int) -> float:
+    """MiB that such a pass takes at most on top of what the process held before."""
+    _step(table, 24, patch, window, 0, 1)  # what the libraries load when first called
+    before = base()
+    _step(table, length, patch, window, 0, batch)
+    return peak() - before
 
 
 def _path(look_back: int, horizon: int, patch: int, window: int | None, period: int) -> AttentionPath:
@@ -688,14 +708,7 @@ def base() -> float:
 
 def child(job: dict[str, Any]) -> None:
     torch.set_num_threads(job.get("threads", torch.get_num_threads()))
-    {"step": step, "peer": peer, "ours": ours}.get(job["kind"], large)(job)
-
-
-def step(job: dict[str, Any]) -> None:
-    _step(torch.randn(60_000), 24, job["patch"], job["window"], 0, 1)  # what the libraries load when first called
-    before = base()
-    _step(torch.randn(60_000), job["length"], job["patch"], job["window"], 0, job["batch"])
-    print(peak() - before)
+    {"peer": peer, "ours": ours}.get(job["kind"], large)(job)
 
 
 def large(job: dict[str, Any]) -> None:
