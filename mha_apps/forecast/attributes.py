@@ -39,9 +39,9 @@ def read_static(
 
     Numbers are read as those of the data are: with a decimal comma, separated thousands and units too. A column that
     holds anything else than numbers and words for a missing value is text; infinite numbers and these words are
-    missing, and named in a warning. Categories and scale are those of ``series``; other
-    rows are kept for series that come later. A missing number is the mean, a missing text is no category, and an
-    attribute that is the same for all is left out.
+    missing, and named in a warning. Categories and scale are those of ``series``; other rows are kept for series that
+    come later. A missing number is the mean, a missing text is no category, and an attribute that is the same for all
+    is left out.
 
     Args:
         path: of the CSV; the names of the series are in its first column.
