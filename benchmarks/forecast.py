@@ -425,7 +425,7 @@ def sparse(args: argparse.Namespace) -> None:
     kept = args.out.with_suffix(".json")
     found = json.loads(kept.read_text(encoding="utf-8")) if args.only and kept.exists() else {}
     table = torch.from_numpy(weekly(60_000)).float()
-    for what in args.only or ("time", "memory", "error"):
+    for what in args.only or ("memory", "time", "error"):  # memory first, before anything is left in the heap
         found[what] = {}
         for patch, window in ((24, WINDOW), (24, None), (1, 24), (1, None)) if what != "error" else ():
             label = f"{'patches of 24 rows' if patch > 1 else 'no patches'}, {_heads(window)}"
@@ -476,9 +476,11 @@ def _draw(found: dict[str, Any], out: Path) -> None:
     }
     figure = Figure(figsize=(12.5, 4), layout="constrained")
     for axes, (what, title) in zip(figure.subplots(1, 3), titles.items(), strict=True):
+        every: set[int] = set()
         for number, (label, values) in enumerate(found.get(what, {}).items()):
             marker, line = ("s", "--") if "dense" in label else ("o", "-")
             lengths = [int(length) for length in values]
+            every |= set(lengths)
             axes.plot(
                 lengths,
                 list(values.values()),
@@ -488,20 +490,22 @@ def _draw(found: dict[str, Any], out: Path) -> None:
                 linestyle=line,
                 markersize=4,
             )
-            axes.set_xticks(lengths)
         for style, (label, value) in zip(
             (":", "-."), found.get("bounds", {}).items() if what == "error" else (), strict=False
         ):
             axes.axhline(value, color="0.4", linestyle=style, label=label)
         axes.set_xscale("log", base=2)
+        axes.set_xticks(sorted(every))
         axes.set_yscale("linear" if what == "error" else "log")
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
         axes.xaxis.set_minor_locator(NullLocator())
         axes.set_xlabel("look-back, rows (hours)")
         axes.set_title(title, fontsize="medium")
         axes.grid(alpha=0.3)
-        if axes.lines:
+        if what == "error" and axes.lines:
             axes.legend(fontsize="small")
+        elif axes.lines and not figure.legends:
+            figure.legend(loc="outside lower left", ncols=4, fontsize="small")
     figure.savefig(out, dpi=100)
 
 
