@@ -34,7 +34,7 @@ from .drivers import LATEST, CovariateTable, find_knots
 from .engine import forecast_origins
 from .faults import FEWEST, since_unit_change, warn_of_faults, without_empty
 from .inputs import Inputs
-from .limits import Limits, limited
+from .limits import Limits, limited, meters_of
 from .linear import FOLDS, LinearPath, fit_rounds, refit_linear, thin, whole
 from .model import LEVELS, ForecastModel
 from .plan import Plan, make_plan
@@ -55,6 +55,7 @@ ASIDE = "folds"
 GATE_RATE = 10.0
 MOST_FOLLOWED = 2000  # origins
 MOST_AHEAD = 100_000  # rows of known covariates that are kept, so that a model is small whatever comes with it
+MOST_SILENT = 1_000_000  # numbers that are kept for meters that are silent, so that a model stays small
 VALIDATION_ORIGINS = 192  # origins in a validation during training; the choice afterwards uses every one
 
 
@@ -183,9 +184,9 @@ def prepare(
         model, facts, summary = learn(seen, plan, recipe, run, stages, roles)
         model.cpu()
         calibrate(model, make_inputs(model, seen), plan)
-        keep_tail(model, frame, roles.ahead if roles is not None else None)
         if limits is not None:
             limits.keep(model)
+        keep_tail(model, frame, roles.ahead if roles is not None else None)
         return model, {"facts": facts, "summary": summary}
 
     def refitted() -> tuple[ForecastModel, dict[str, Any]]:
@@ -695,7 +696,11 @@ def calibrate(model: ForecastModel, inputs: Inputs, plan: Plan) -> None:
 def keep_tail(model: ForecastModel, frame: pd.DataFrame, ahead: pd.DataFrame | None = None) -> None:
     """Put the last rows of ``frame``, and what is known after them, into the model: it forecasts on without a CSV."""
     more = LATEST if model.covariates.names else 0
-    rows = frame.iloc[-(model.look_back + model.horizon + more) :].rename(columns=str)
+    frame = frame.rename(columns=str)
+    if meters := meters_of(model, model.series):  # what they rose by since their last reading is forecast from there
+        silent = int(frame[meters].notna()[::-1].cummax().eq(False).sum().max())
+        more += min(silent, model.look_back, MOST_SILENT // len(model.series))
+    rows = frame.iloc[-(model.look_back + model.horizon + more) :]
     tail = rows[model.series]
     model.artifacts["tail"] = torch.from_numpy(tail.to_numpy(dtype=np.float64).copy())
     model.artifacts["tail_end"] = torch.tensor(tail.index[-1].as_unit("ns").value, dtype=torch.int64)
@@ -704,7 +709,7 @@ def keep_tail(model: ForecastModel, frame: pd.DataFrame, ahead: pd.DataFrame | N
     if covariates.columns:
         around = rows.reindex(columns=covariates.columns).to_numpy(dtype=np.float64)
         model.artifacts["tail_around"] = torch.from_numpy(around.copy())
-        low, high = seen(frame.rename(columns=str)[covariates.columns])
+        low, high = seen(frame[covariates.columns])
         for name, found, widest in (("around_low", low, np.fmin), ("around_high", high, np.fmax)):
             values = found.to_numpy(dtype=np.float64)
             model.artifacts[name] = torch.from_numpy(

@@ -255,7 +255,8 @@ def test_a_meter_that_is_missing_at_the_end_is_forecast_with_what_it_rose_by_sin
     assert np.abs(of_meter(again)["mean"] - truth).max() < 3 * noise
     updated, told = told_of(lambda: fitted.update(late.iloc[295:]).predict())
     assert any("'used' was last read at" in each for each in told)
-    np.testing.assert_allclose(of_meter(updated), found, rtol=0.01)
+    assert np.abs(of_meter(updated)["mean"] - truth).max() < 3 * noise
+    np.testing.assert_allclose(of_meter(updated), found, rtol=0.02)
 
 
 def test_a_gap_of_a_meter_is_what_the_model_forecasts_from_where_its_readings_end():
