@@ -129,13 +129,20 @@ class Mask:
             return _seen_in_band(self.band, query_length, key_length, device)
         if torch.compiler.is_compiling():
             return any_along(self.materialize(query_length, key_length, device), 2)
-        rows = max(2**24 // max(key_length, 1), 1)
-        key = torch.arange(key_length, device=device)
+        # Only the keys in reach of some queries are looked at, so that the cost grows with the window.
+        left, right = _reach(self.support(query_length, key_length), key_length)
+        rows = min(max(2**24 // max(key_length, 1), 1), max(left + right, 256))
+        offset = key_length - query_length
         seen = None
         for start in range(0, max(query_length, 1), rows):
-            query = torch.arange(start, min(start + rows, query_length), device=device)
+            stop = min(start + rows, query_length)
+            low = min(max(start + offset - left, 0), key_length)
+            high = max(min(stop + offset + right, key_length), low)
+            query, key = torch.arange(start, stop, device=device), torch.arange(low, high, device=device)
             part = any_along(self.at(query, key, query_length, key_length), 2)
-            seen = part if seen is None else seen | part
+            if seen is None:
+                seen = part.new_zeros(*part.shape[:2], key_length)
+            seen[..., low:high] |= part
         return seen
 
     def real(self, query_length: int, key_length: int, device: torch.device) -> Tensor | None:
@@ -652,6 +659,15 @@ class PerHead(Mask):
     def key_only(self, query_length: int) -> bool:
         return all(mask.key_only(query_length) for mask in self.masks)
 
+    def seen_by_head(self, query_length: int, key_length: int, device: torch.device) -> Tensor | None:
+        parts = [mask.seen_by_head(query_length, key_length, device) for mask in self.masks]
+        known = [part for part in parts if part is not None]
+        if not known:
+            return None
+        shape = max(part.shape[0] for part in known), self.heads // len(self.masks), key_length
+        whole = torch.ones(1, 1, key_length, dtype=torch.bool, device=device)
+        return torch.cat([(whole if part is None else part).expand(shape) for part in parts], dim=1)
+
     def real(self, query_length: int, key_length: int, device: torch.device) -> Tensor | None:
         return _or(mask.real(query_length, key_length, device) for mask in self.masks)
 
@@ -783,6 +799,16 @@ def _seen_in_band(band: Band, query_length: int, key_length: int, device: torch.
     low = torch.full_like(key, first) if band.right is None else (key - band.right).clamp(min=first)
     high = torch.full_like(key, last) if band.left is None else (key + band.left).clamp(max=last)
     return (low + (key - low) % band.step <= high)[None, None]
+
+
+def _reach(patterns: Sequence[Pattern], key_length: int) -> tuple[int, int]:
+    """How far ``patterns`` reach to the left and to the right of a query, at most the whole length."""
+    left = right = 0
+    for each in patterns:
+        band = each if isinstance(each, Band) else Band()
+        left = max(left, key_length if band.left is None else min(band.left, key_length))
+        right = max(right, key_length if band.right is None else min(band.right, key_length))
+    return left, right
 
 
 def _and(first: Tensor | None, second: Tensor | None) -> Tensor | None:

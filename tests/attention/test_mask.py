@@ -23,7 +23,7 @@ from mha_apps.attention import (
     Window,
     Window2d,
 )
-from mha_apps.attention.mask import Grid
+from mha_apps.attention.mask import And, Grid
 
 Rule = Callable[[int, int], bool]  # (position of the query, key)
 
@@ -115,6 +115,24 @@ def test_hiding_padding_comes_last_or_global_keys_are_seen_again() -> None:
     padding = Padding(torch.tensor([2]))
     assert ((Window(0, 0) & padding) | Global([3])).materialize(4, 4)[0, 0, 0, 3]
     assert not ((Window(0, 0) | Global([3])) & padding).materialize(4, 4)[0, 0, 0, 3]
+
+
+@pytest.mark.parametrize("query_length", [700, 650, 750])
+@pytest.mark.parametrize(
+    "mask",
+    [
+        Window(5, 300) & Segments(torch.arange(750)[None] // 90 + 1, torch.arange(700)[None] // 100),
+        Window(-3, 9) & ~Strided(2),
+        PerHead([Window(-3, 9) & ~Strided(2), Dilated(2, 9)]) & Padding([690, 20]),
+    ],
+    ids=["documents", "not", "heads"],
+)
+def test_what_is_seen_is_found_within_the_reach_of_a_window(mask: Mask, query_length: int) -> None:
+    if isinstance(mask, And) and isinstance(mask.second, Segments):
+        mask = mask.first & Segments(mask.second.query_ids[:, :query_length], mask.second.key_ids)
+    seen = mask.seen(query_length, 700, torch.device("cpu"))
+    assert seen is not None
+    assert torch.equal(seen, mask.materialize(query_length, 700).any(1).any(1))
 
 
 any_mask = st.recursive(
