@@ -217,8 +217,9 @@ def inference(model: nn.Module, x: Tensor) -> Callable[[], object]:
 def finetune(data: str, epochs: int, model: str, out: Path, trained: Path | None) -> None:
     """Trains a network without gates (or takes the run `trained`), plugs CBAM in and trains on, from either start.
 
-    By SGD at a tenth of its usual learning rate: steps of Muon are as large for a gate that has hardly a gradient yet.
-    Prints the accuracy on the validation images before the first step, at its lowest and at the end, and draws it."""
+    By SGD at a hundredth of its usual learning rate: larger steps take a network that was annealed to zero away from
+    where it was, whatever is plugged in. Prints the accuracy on the validation images before the first step, at its
+    lowest and at the end, and draws it."""
     plain = CnnRecipe(data=data, model=model, gate="none", epochs=epochs)
     if trained is None and (out / "plain" / "summary.json").exists():
         trained = out / "plain"
@@ -234,7 +235,7 @@ def finetune(data: str, epochs: int, model: str, out: Path, trained: Path | None
     steps = max(1, len(training) // plain.batch_size // 10)
     for start in ("identity", "standard"):
         recipe = replace(plain, gate="cbam", start=start, weights=str(base.path), epochs=2, steps=None)
-        recipe = replace(recipe, optimizer="sgd", learning_rate=0.01, weight_decay=5e-4, validate_steps=steps)
+        recipe = replace(recipe, optimizer="sgd", learning_rate=1e-3, weight_decay=5e-4, validate_steps=steps)
         seen = [top1(build(recipe, training), validation)]
         run = train(recipe, out=out / start, force=True)
         records = [record for record in run.metrics() if record["phase"] == "validation"]
