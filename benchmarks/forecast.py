@@ -536,7 +536,7 @@ def _path(look_back: int, horizon: int, patch: int, window: int | None, period: 
     torch.manual_seed(0)
     return AttentionPath(
         look_back=look_back, horizon=horizon, patch=patch, identities=1, cycles=[], dim=32, heads=4, layers=2,
-        dropout=0.0, channels=False, window=window, period_tokens=max(1, period // patch),
+        dropout=0.0, channels=False, window=window, far=max(1, period // patch),
     )  # fmt: skip
 
 

@@ -173,8 +173,7 @@ def readings_of(model: ForecastModel) -> dict[str, LastReading]:
     if not meters:
         return {}
     value = model.artifacts["tail_reading"]
-    # Runs of before kept no time: the last reading then counts as that of their last row.
-    at = model.artifacts.get("tail_read_at", model.artifacts["tail_end"].expand(len(model.series)))
+    at = model.artifacts["tail_read_at"]
     found, places = {}, {name: place for place, name in enumerate(model.series)}
     for name in meters:
         place = places[name]

@@ -52,9 +52,9 @@ class AttentionPath(nn.Module):
         cycles: names of calendar cycles, see :mod:`mha_apps.forecast.calendar`.
         dim, heads, layers, dropout: size of the transformer.
         channels: let channels attend to each other.
-        window: how many tokens to each side the near heads see, and the far heads one period apart; None lets every
-            head see every token.
-        period_tokens: tokens in a period, for the far heads.
+        window: how many tokens to each side the near heads see, and the far heads ``far`` apart; None lets every head
+            see every token.
+        far: tokens from one that a far head sees to the next, such as a period of them.
         covariates: how many are known beside the channels.
         attributes: how many are known of each channel.
     """
@@ -73,7 +73,7 @@ class AttentionPath(nn.Module):
         dropout: float,
         channels: bool,
         window: int | None,
-        period_tokens: int,
+        far: int,
         covariates: int = 0,
         attributes: int = 0,
     ) -> None:
@@ -106,8 +106,8 @@ class AttentionPath(nn.Module):
         self.mask: Mask | None = None
         if window is not None:
             # Half of the heads look at what is near, half at the same phase of earlier and later periods.
-            near, far = Window(window, window), Dilated(window, max(1, period_tokens))
-            self.mask = PerHead([near, far]) if heads % 2 == 0 else near | far
+            patterns = [Window(window, window), Dilated(window, far)]
+            self.mask = PerHead(patterns) if heads % 2 == 0 else patterns[0] | patterns[1]
         self.norm = nn.LayerNorm(dim)
         self.point = nn.Linear(dim, patch, bias=False)
         self.quantiles = nn.Linear(dim, patch * len(LEVELS), bias=False)
@@ -188,6 +188,7 @@ class ForecastModel(nn.Module, PyTorchModelHubMixin):
         frequency: pandas' name of the sampling step; it and ``zone`` are records for those who load the model.
         zone: time zone of the training rows, or None.
         dim, heads, layers, dropout, channels, window: of each attention path.
+        far: rows from one token that a far head of them sees to the next; a period when None.
         members: how many attention paths are averaged.
         covariates: what is known besides the series, as ``Covariates.to_config`` has it; None for nothing.
 
@@ -217,6 +218,7 @@ class ForecastModel(nn.Module, PyTorchModelHubMixin):
         dropout: float = 0.1,
         channels: bool = True,
         window: int | None = None,
+        far: int | None = None,
         members: int = 1,
         covariates: dict[str, Any] | None = None,
     ) -> None:
@@ -238,7 +240,7 @@ class ForecastModel(nn.Module, PyTorchModelHubMixin):
                 dropout=dropout,
                 channels=channels and len(series) > 1,
                 window=window,
-                period_tokens=max(1, period // patch),
+                far=max(1, (far or period) // patch),
                 covariates=len(self.covariates.names),
                 attributes=len(self.covariates.attributes),
             )
@@ -383,10 +385,8 @@ class ForecastModel(nn.Module, PyTorchModelHubMixin):
             known = sum(covariates.known)
             shapes |= {"around_mean": (count,), "around_scale": (count,), "knots": (known, None)}
         if covariates.columns:
-            shapes["tail_around"] = (None, len(covariates.columns))
-            shapes |= {
-                name: (len(covariates.columns),) for name in ("around_low", "around_high") if name in self.artifacts
-            }
+            count = len(covariates.columns)
+            shapes |= {"tail_around": (None, count), "around_low": (count,), "around_high": (count,)}
         if "drivers" in self.artifacts:
             drivers = count_drivers(self.artifacts["knots"], 2 * ("hour" in self.cycles)) if covariates.names else 0
             shapes["drivers"] = (series + 1, len(blocks_of(horizon)), drivers)
@@ -397,9 +397,8 @@ class ForecastModel(nn.Module, PyTorchModelHubMixin):
         if "cross_weights" in self.artifacts:
             features = None if "cross_mean" not in self.artifacts else self.artifacts["cross_mean"].shape[0]
             shapes |= {"cross_mean": (features,), "cross_weights": (features, series, horizon)}
-        for name in ("tail_reading", "tail_read_at"):
-            if name in self.artifacts:
-                shapes[name] = (series,)
+        if "meter" in self.artifacts:
+            shapes |= {"meter": (series,), "tail_reading": (series,), "tail_read_at": (series,)}
         if "reversion" in self.artifacts:
             shapes["reversion"] = (horizon,)
         if "blend" in self.artifacts:

@@ -39,6 +39,11 @@ class Plan:
     patch: int
     cycles: tuple[str, ...]
 
+    @property
+    def far(self) -> int:
+        """Rows between two tokens that a far head sees: the shortest period that is longer than a token."""
+        return next((each for each in self.periods if each > self.patch and each % self.patch == 0), self.patch)
+
 
 def make_plan(
     frame: pd.DataFrame, recipe: ForecastRecipe, *, source: str = "the frame", blocks: Sequence[int] | None = None

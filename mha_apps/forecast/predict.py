@@ -288,10 +288,8 @@ def planned(model: ForecastModel, frame: pd.DataFrame, source: str) -> pd.DataFr
 
 
 def _seen(model: ForecastModel) -> tuple[pd.Series, pd.Series]:
-    """The range of the future covariates in the rows that ``model`` has had; older runs kept the last rows alone."""
+    """The range of the future covariates in the rows that ``model`` has had."""
     names, held = model.covariates.columns, model.artifacts
-    if "around_low" not in held:
-        return seen(tail_of(model)[names])
     return pd.Series(held["around_low"].numpy(), names), pd.Series(held["around_high"].numpy(), names)
 
 

@@ -438,6 +438,7 @@ def build(
         dropout=recipe.dropout,
         channels=recipe.channels,
         window=recipe.window,
+        far=plan.far,
         members=recipe.members,
         covariates=covariates.to_config(),
     )

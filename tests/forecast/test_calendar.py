@@ -6,6 +6,8 @@ import pytest
 
 from mha_apps.forecast.calendar import CYCLES, choose, encode, extend, step_of
 from mha_apps.forecast.periods import autocorrelation, find_periods, natural_periods
+from mha_apps.forecast.plan import make_plan
+from mha_apps.forecast.recipe import ForecastRecipe
 
 
 def test_discrete_values_are_those_of_the_calendar():
@@ -89,3 +91,13 @@ def test_a_day_is_144_rows_of_a_ten_minute_sensor():
     assert natural_periods(600) == [6, 144, 1008]
     assert natural_periods(7 * 86400) == [52]
     assert step_of(pd.date_range("2024", periods=9, freq="10min")) == 600
+
+
+def test_far_heads_look_a_period_apart_that_is_longer_than_a_token():
+    hours = pd.date_range("2024-01-01", periods=4000, freq="h")
+    day = np.sin(2 * np.pi * np.arange(4000) / 24)
+    week = np.repeat(np.random.default_rng(0).normal(size=7), 24)
+    for values, far in ((day, 24), (day + np.resize(week, 4000), 168)):
+        plan = make_plan(pd.DataFrame({"a": values}, index=hours), ForecastRecipe(csv="", horizon=24))
+        assert plan.patch == 24
+        assert plan.far == far

@@ -311,14 +311,6 @@ def test_an_update_with_older_or_missing_readings_moves_no_meter_back(tmp_path):
     assert np.abs(of_meter(on)["mean"].iloc[0] - frame["used"].iloc[429]) < 6
 
 
-def test_a_run_of_before_takes_its_last_reading_as_that_of_its_last_row():
-    frame = metered(frame_of())
-    fitted = Forecaster(**LINEAR, counter=("used",)).fit(frame)
-    table = fitted.predict()
-    del fitted.model_.artifacts["tail_read_at"]
-    pd.testing.assert_frame_equal(fitted.predict(), table, check_exact=True)
-
-
 @pytest.mark.parametrize("absurd", [1e9, 1e5, -999.0])
 @pytest.mark.parametrize("row", [350, 399])
 def test_an_absurd_reading_is_missing_and_neither_a_rise_nor_where_the_forecast_starts(absurd, row):
