@@ -297,7 +297,7 @@ def summarize(
         "mae": mae["model"],
         "mse": float(mean((points["model"] - target).square(), everything)),
         "baselines": {name: value for name, value in mae.items() if name != "model"},
-        "skill": {name: 1 - mae["model"] / value for name, value in mae.items() if name != "model" and value},
+        "skill": {name: round(1 - mae["model"] / value, 6) for name, value in mae.items() if name != "model" and value},
         "coverage": {str(level): float(mean(hit.float(), everything)) for level, hit in inside.items()},
         "pinball": float(mean(pinball, everything)),
         "observed": int(known.sum()),

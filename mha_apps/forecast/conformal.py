@@ -16,7 +16,7 @@ from torch import Tensor
 
 from .model import LEVELS
 
-__all__ = ["Calibration", "bounds", "half_width", "scores"]
+__all__ = ["Calibration", "as_far_ahead", "bounds", "half_width", "scores"]
 
 BOUNDS = (0, 1, 3, 4)  # which of LEVELS are bounds of an interval
 MISS = torch.tensor([LEVELS[i] if LEVELS[i] < 0.5 else 1 - LEVELS[i] for i in BOUNDS], dtype=torch.float64)
@@ -64,6 +64,25 @@ def bounds(forecast: Tensor, offset: Tensor) -> Tensor:
         [forecast[..., 0], torch.minimum(moved[..., 0], low), low, median, high, torch.maximum(moved[..., 3], high)],
         -1,
     )
+
+
+def as_far_ahead(values: Tensor, silent: Tensor) -> Tensor:
+    """Intervals of sensors that were last measured some rows before the origin, from which they are further ahead.
+
+    Each reaches at least as far from the median as that of the step so many rows later, or as that of the last step.
+
+    Args:
+        values: ``(..., horizon, 6)``, as :func:`bounds` gives them.
+        silent: ``(...,)`` int64, the rows before the origin without a value.
+    """
+    last = values.shape[-2] - 1
+    steps = (torch.arange(last + 1, device=values.device) + silent.unsqueeze(-1)).clamp(max=last)
+    median = values[..., 3:4]
+    reach = values - median
+    later = reach.gather(-2, steps.unsqueeze(-1).expand(values.shape))
+    wide = median + torch.where(reach < 0, torch.minimum(reach, later), torch.maximum(reach, later))
+    wide = torch.cat([values[..., :1], wide[..., 1:]], -1)
+    return torch.where(silent[..., None, None] > 0, wide, values)
 
 
 def half_width(forecast: Tensor, calibrated: Tensor) -> Tensor:

@@ -149,7 +149,8 @@ class Covariates:
             columns = [name for name in self.future if bool(gaps[name].any())]
             when = times[gaps.any(axis=1).to_numpy()]
             raise InputError(
-                f"{source}: the forecast needs {', '.join(map(repr, columns))} for {times[0]} to {times[-1]}, and "
+                f"{source}: the forecast needs {', '.join(map(repr, columns))} for {times[0]} to {times[-1]}, the "
+                "rows after the last one with a value of another column, and "
                 f"{len(when)} of the {len(times)} rows are missing ({times_shown(when)}); give them in --future-csv or "
                 "as rows after the last measured one"
             )
@@ -282,6 +283,8 @@ def assign(frame: pd.DataFrame, recipe: ForecastRecipe, source: str) -> Roles:
     static = None
     if recipe.static is not None:
         described, attributes, static = read_static(recipe.static, series, decimal=recipe.decimal)
+        if not recipe.attention and not recipe.trees:
+            warn(f"{recipe.static}: attributes are for attention and trees, and both are switched off")
     covariates = Covariates(
         past=tuple(recipe.past),
         future=tuple(recipe.future),

@@ -25,7 +25,7 @@ from mha_apps.training.export import exported, require_onnx, write_onnx
 
 from .baselines import seasonal_naive
 from .calendar import CYCLES, encode, extend
-from .conformal import bounds
+from .conformal import as_far_ahead, bounds
 from .covariates import Covariates
 from .cross import Cross
 from .inputs import groups_of
@@ -134,7 +134,9 @@ class OnnxForecaster(nn.Module):
             found = found + self._share(naive, point, 0)
         if self.trees is not None:
             found = found + self._share(self._grown(z, waves), point, 1)
-        values = bounds(found, self.get_buffer("offset")) * self.unit[..., None] + self.middle[..., None]
+        measured = mask.flip(-1).cumsum(-1) > 0
+        made = as_far_ahead(bounds(found, self.get_buffer("offset")), (~measured).sum(-1))
+        values = made * self.unit[..., None] + self.middle[..., None]
         if self.bounded:
             values = torch.minimum(torch.maximum(values, self.get_buffer("low")), self.get_buffer("high"))
         return values[..., 0], values[..., 1:]
@@ -286,7 +288,7 @@ def _write_onnx(graph: OnnxForecaster, path: Path) -> float:
 FORMULAS = {
     "minute": "(t.minute + t.second / 60) / 60",
     "hour": "(t.hour + t.minute / 60 + t.second / 3600) / 24",
-    "weekday": "(t.dayofweek + hour) / 7",
+    "weekday": "(t.day_of_week + hour) / 7",
     "monthday": "(t.day - 1) / t.days_in_month",
     "yearday": "(t.dayofyear - 1 + hour) / (365 + t.is_leap_year)",
     "month": "(t.month - 1) / 12",
@@ -312,7 +314,7 @@ library_name: mha_apps
 pipeline_tag: time-series-forecasting
 tags: [time-series, forecasting]
 ---
-# A forecaster of {len(model.series)} sensors, {model.horizon} rows ahead
+# A forecaster of {len(model.series)} sensor{"s" * (len(model.series) > 1)}, {model.horizon} rows ahead
 
 A row is one step of `{model.frequency}`{f", in the zone {model.zone}" if model.zone else ""}. It gives the mean and the
 quantiles {", ".join(map(str, LEVELS))} of each sensor, from the {model.look_back} rows before.
@@ -337,8 +339,9 @@ from which it goes on: where they are confidential, {"hand on model.onnx alone" 
 {settings}
 
 ## Limits
-{told}- Quantiles were calibrated up to the last row of the training; predict adapts them to newer rows, the graph
-  does not.
+{told}- Quantiles were calibrated up to the last row of the training; predict adapts them to newer rows{
+        ", the graph does not" if onnx else ""
+    }.
 - It was not tested on sensors that it was not trained on.
 """
 

@@ -19,6 +19,7 @@ from .windows import span
 
 __all__ = [
     "named",
+    "rows_since",
     "since_unit_change",
     "times_shown",
     "warn_of_faults",
@@ -291,10 +292,24 @@ def warn_of_faults(frame: pd.DataFrame, *, train_rows: int, horizon: int, look_b
     warn_of_silence(frame, look_back=look_back, source=source)
 
 
+def rows_since(frame: pd.DataFrame) -> np.ndarray:
+    """How many rows at the end of each column have no value."""
+    return np.logical_and.accumulate(~np.isfinite(frame.to_numpy(dtype=np.float64)[::-1]), axis=0).sum(0)
+
+
 def warn_of_silence(frame: pd.DataFrame, *, look_back: int, source: str) -> None:
-    """Warn of series that have no value in the last ``look_back`` rows, from which a forecast is made."""
+    """Warn of series without a value in the last ``look_back`` rows, from which a forecast is made, or in some rows."""
     recent = frame.iloc[-look_back:]
-    silent = ~np.isfinite(recent.to_numpy(dtype=np.float64)).any(0)
+    since = rows_since(recent)
+    late = (since > 1) & (since < len(recent))
+    if late.any():
+        names, most = named(map(str, frame.columns[late])), since[late].max()
+        rows = f"{most} rows" if (since[late] == most).all() else f"rows, {most} at most"
+        warn(
+            f"{source}: {names} without a value in the last {rows}; the forecast is that much further ahead, and its "
+            "intervals are wider accordingly"
+        )
+    silent = since == len(recent)
     if silent.any():
         names = named(map(str, frame.columns[silent]))
         warn(

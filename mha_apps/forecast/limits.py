@@ -116,14 +116,14 @@ def _check_bound(series: pd.Series, limit: float, flag: str, source: str) -> Non
     count = int((beyond > 0).sum())
     if not count:
         return
-    side, furthest = ("below", values.min()) if flag == "--min" else ("above", values.max())
+    side, to, furthest = ("below", "down to", values.min()) if flag == "--min" else ("above", "up to", values.max())
     said = f"{source}: {count:,} of {len(values):,} values of {series.name!r} are {side} {flag} {limit:g}"
     if (beyond > CLEARLY * values.std()).mean() > MOST_OUTSIDE:
         raise InputError(
-            f"{said}, up to {furthest:g}, and no forecast would ever be; give the bound of what it can read, or leave "
+            f"{said}, {to} {furthest:g}, and no forecast would ever be; give the bound of what it can read, or leave "
             f"{flag} out for it"
         )
-    warn(f"{said}, up to {furthest:g}; they stay as they are, and forecasts stay within the bound")
+    warn(f"{said}, {to} {furthest:g}; they stay as they are, and forecasts stay within the bound")
 
 
 def _check_meter(series: pd.Series, source: str) -> None:

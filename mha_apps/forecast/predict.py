@@ -16,11 +16,11 @@ from mha_apps.errors import InputError, warn
 from mha_apps.training import Run
 
 from .calendar import extend, step_of
-from .conformal import Calibration, bounds
+from .conformal import Calibration, as_far_ahead, bounds
 from .covariates import seen, warn_of_early_end, weighed
 from .drivers import LATEST, MOST_BRIDGED
 from .engine import forecast_origins
-from .faults import named, since_unit_change, warn_of_silence, without_sentinels
+from .faults import named, rows_since, since_unit_change, warn_of_silence, without_sentinels
 from .inputs import Inputs
 from .limits import (
     LastReading,
@@ -256,7 +256,9 @@ def continued(
     behind = planned(model, frame, source)
     rows, ahead = informed(model, after_tail(model, rows), [behind, ahead_of(model)], given)
     rows = since_unit_change(rows, source, skip=covariates.columns)
-    warn_of_silence(covariates.forecast(rows), look_back=model.look_back, source=source)
+    measured = covariates.forecast(rows)
+    measured = measured.drop(columns=meters_of(model, list(measured.columns)))
+    warn_of_silence(measured, look_back=model.look_back, source=source)
     recent = rows[list(covariates.future)].iloc[-MOST_BRIDGED:]
     silent = [name for name in covariates.future if recent[name].isna().all()]
     if silent:
@@ -457,12 +459,14 @@ def free_values(
     recent = frame.iloc[-(model.look_back + (LATEST if model.covariates.names else 0)) :]
     inputs = make_inputs(model, recent, ahead)
     forecast, _ = forecast_origins(model, inputs, torch.tensor([len(recent)]))
-    values = bounds(forecast[0], calibration_of(model, inputs).offset).numpy()
-    values = inputs.scaler.backward(values, axis=0)
+    meters = meters_of(model, names)
+    # Meters have a bridge of their own.
+    silent = np.where(recent.columns.isin(meters), 0, rows_since(recent))[: len(forecast[0])]
+    made = as_far_ahead(bounds(forecast[0], calibration_of(model, inputs).offset), torch.from_numpy(silent))
+    values = inputs.scaler.backward(made.numpy(), axis=0)
     place = [frame.columns.get_loc(name) for name in names]
     values = values[place]
     low, high = ranges(model, names)
-    meters = meters_of(model, names)
     known = readings_of(model) if last is None else last
     since = _risen_since(model, frame, {name: known[name].at for name in meters})
     for name in meters:

@@ -156,7 +156,11 @@ def _backtest(report: Report, found: Backtest) -> None:
     worse = [name for name in found.series.index if _worse(found.series.loc[name])]
     if worse:
         report.text(f"A baseline did better on average on: {', '.join(map(str, worse))}.")
-    report.table(found.series, "By series, errors in the sensor's own unit, the worst against seasonal naive last.")
+    naive = found.series["mae model"] / found.series["mae seasonal_naive"]
+    report.table(
+        found.series.loc[naive.sort_values().index],
+        "By series, errors in the sensor's own unit, the worst against seasonal naive last.",
+    )
     report.figure(plot_steps(found.steps), "Left: error by step ahead. Right: share of what came inside the intervals.")
     for name, figure in found.figures.items():
         report.figure(figure, f"{name}: one forecast of the backtest, in its middle, against what came.")

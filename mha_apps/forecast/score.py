@@ -12,6 +12,7 @@ a point: see :func:`mha_apps.forecast.conformal.half_width`.
 
 from __future__ import annotations
 
+import difflib
 import re
 from pathlib import Path
 from typing import Any
@@ -291,10 +292,13 @@ def alert(
         model, frame, last=last, ahead=ahead, source=str(future or csv or run.path)
     )
     if name not in names:
-        raise InputError(f"--alert {condition!r}: there is no sensor {name!r}; it is one of {', '.join(names[:8])}")
+        near = difflib.get_close_matches(name, names, n=1)
+        one = f"did you mean {near[0]!r}?" if near else f"it is one of {', '.join(names[:8])}"
+        raise InputError(f"--alert {condition!r}: there is no sensor {name!r}; {one}")
     place = names.index(name)
     chance = condition_probability(values[place, :, 1:], sign, number, low=float(low[place]), high=float(high[place]))
-    return pd.DataFrame({"unique_id": name, "ds": times, "probability": chance})
+    # More digits than these no calibration can know.
+    return pd.DataFrame({"unique_id": name, "ds": times, "probability": chance.round(4)})
 
 
 def condition_probability(

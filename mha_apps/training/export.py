@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -38,7 +39,8 @@ def write_onnx(module: nn.Module, inputs: dict[str, Tensor], outputs: list[str],
     import torch
 
     batch = torch.export.Dim("batch")
-    with files.disk_errors(path):
+    with files.disk_errors(path), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of torch's exporter about itself
         torch.onnx.export(
             module,
             tuple(inputs.values()),

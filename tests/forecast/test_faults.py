@@ -328,3 +328,27 @@ def test_a_short_table_is_judged_by_the_rows_before_it_and_not_by_itself():
     for act in (fitted.predict, fitted.update):
         _, (told,) = told_by(lambda act=act: act(short))
         assert f"'b' reads 1e+07 at {short.index[2]}" in told
+
+
+@pytest.mark.parametrize("gap", [1, 4, 20])
+def test_a_sensor_that_stopped_early_has_intervals_as_wide_as_so_much_further_ahead(gap):
+    rng = np.random.default_rng(3)
+    walk = pd.DataFrame(
+        {"walk": rng.normal(size=600).cumsum(), "other": rng.normal(size=600)},
+        pd.date_range("2024-01-01", periods=600, freq="h"),
+    )
+    fitted = Forecaster(**LINEAR).fit(walk.iloc[:500])
+
+    def widths(frame):
+        answer, told = told_by(lambda: fitted.predict(frame))
+        rows = answer[answer["unique_id"] == "walk"]
+        return (rows["hi-80"] - rows["lo-80"]).to_numpy(), told
+
+    whole, late = walk.iloc[450:550], walk.iloc[450:550].copy()
+    late.iloc[-gap:, 0] = np.nan
+    fresh, _ = widths(whole)
+    stale, told = widths(late)
+    assert any(f"'walk' without a value in the last {gap} rows" in each for each in told) == (gap > 1)
+    later = fresh[np.minimum(np.arange(6) + gap, 5)]
+    assert (stale > 0.7 * later).all()  # the width itself follows the rows, which are not quite the same
+    assert stale[0] > 1.2 * fresh[0]

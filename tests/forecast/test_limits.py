@@ -128,7 +128,7 @@ def test_a_bound_that_many_values_contradict_is_refused_with_their_count():
     frame = frame_of().assign(used=lambda frame: frame["used"] - 2)
     below = int((frame["used"] < 0).sum())
     assert below > 100
-    with pytest.raises(InputError, match=rf"{below} of 400 values of 'used' are below --min 0, up to -2"):
+    with pytest.raises(InputError, match=rf"{below} of 400 values of 'used' are below --min 0, down to -2"):
         limited_to(frame, min=("used=0",))
     with pytest.raises(InputError, match=r"values of 'humidity' are above --max 90, up to 100, .*leave --max out"):
         limited_to(frame, max=("humidity=90",))
@@ -140,7 +140,7 @@ def test_a_few_values_beyond_a_bound_are_counted_in_a_warning_and_stay():
     frame = frame_of()
     frame.iloc[[3, 50, 60], 1] = [-4.0, -1.0, -2.5]
     assert limited_to(frame, min=("used=0",)) == [
-        "plant.csv: 3 of 400 values of 'used' are below --min 0, up to -4; they stay as they are, and forecasts stay "
+        "plant.csv: 3 of 400 values of 'used' are below --min 0, down to -4; they stay as they are, and forecasts stay "
         "within the bound"
     ]
     kept, _ = limited(frame.iloc[4:], ForecastRecipe(csv="", min=("used=-9",)), "")
