@@ -296,7 +296,8 @@ class ForecastPredict(Verb):
         if self.alert is not None:
             return _table(alert(self.folder, self.csv, self.alert, future=self.future_csv), self.out)
         table = predict(self.folder, self.csv, future=self.future_csv, levels=self.levels)
-        return _table(table, self.out or self.folder / "forecast.csv")
+        answer, plots = _table(table, self.out or self.folder / "forecast.csv"), self.folder / "plots"
+        return Answer({**answer.data, "plots": str(plots)}, f"{answer.text}\nplots: {plots}")
 
 
 @dataclass(kw_only=True)
