@@ -40,7 +40,7 @@ class ImageRecipe(TrainingRecipe):
     def located(self) -> Self:
         """The same recipe with the data's absolute path, where it is a file or a folder: found from any folder."""
         path = Path(self.data).expanduser()
-        return replace(self, data=str(path.absolute())) if self.data not in NAMED and path.exists() else self
+        return replace(self, data=str(path.resolve())) if self.data not in NAMED and path.exists() else self
 
     def check(self) -> None:
         super().check()

@@ -13,6 +13,7 @@ from PIL import Image
 
 from mha_apps.errors import InputError
 from mha_apps.images import ImageSet, Unreadable, decode, load, stratified_split, with_classes
+from mha_apps.images.recipe import ImageRecipe
 
 
 def picture(seed=0, size=(12, 10), mode="RGB"):
@@ -376,3 +377,10 @@ def test_image_files_do_not_fill_other_numbers_of_channels(tmp_path):
     root = class_folders(tmp_path)
     with pytest.raises(InputError, match=r"takes images of 7 channels, image files have 1 or 3"):
         load(str(root), "train", channels=7)
+
+
+def test_data_spelled_another_way_are_the_same_data(tmp_path, monkeypatch):
+    (tmp_path / "photos").mkdir()
+    monkeypatch.chdir(tmp_path)
+    spelled = ("photos", "photos/../photos", str(tmp_path / "photos"))
+    assert {ImageRecipe(data=each).located().data for each in spelled} == {str((tmp_path / "photos").resolve())}
