@@ -12,7 +12,6 @@ that is an error.
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ import torch
 
 from mha_apps.errors import InputError, warn
 
+from .attributes import nearest
 from .faults import named, without_spikes
 from .model import ForecastModel
 from .recipe import ForecastRecipe
@@ -248,8 +248,8 @@ def parse_bounds(words: Sequence[str], flag: str, names: Sequence[str], source: 
 def _place(name: str, names: Sequence[str], flag: str, source: str) -> int:
     if name in names:
         return list(names).index(name)
-    near = difflib.get_close_matches(name, names, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(map(repr, names[:8]))}"
+    near = nearest(name, names)
+    hint = f"did you mean {near!r}?" if near else f"it has {', '.join(map(repr, names[:8]))}"
     raise InputError(f"{source}: no sensor {name!r}, which {flag} names; {hint}")
 
 

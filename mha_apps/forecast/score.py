@@ -12,7 +12,6 @@ a point: see :func:`mha_apps.forecast.conformal.half_width`.
 
 from __future__ import annotations
 
-import difflib
 import re
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from torch import Tensor
 from mha_apps.errors import InputError
 from mha_apps.training import Run
 
+from .attributes import nearest
 from .conformal import Calibration, half_width, scores
 from .engine import forecast_origins
 from .inputs import Inputs
@@ -292,8 +292,8 @@ def alert(
         model, frame, last=last, ahead=ahead, source=str(future or csv or run.path)
     )
     if name not in names:
-        near = difflib.get_close_matches(name, names, n=1)
-        one = f"did you mean {near[0]!r}?" if near else f"it is one of {', '.join(names[:8])}"
+        near = nearest(name, names)
+        one = f"did you mean {near!r}?" if near else f"it is one of {', '.join(names[:8])}"
         raise InputError(f"--alert {condition!r}: there is no sensor {name!r}; {one}")
     place = names.index(name)
     chance = condition_probability(values[place, :, 1:], sign, number, low=float(low[place]), high=float(high[place]))
