@@ -225,6 +225,8 @@ def finetune(data: str, epochs: int, model: str, out: Path, trained: Path | None
         trained = out / "plain"
     base = Run.open(trained, "cnn") if trained is not None else train(plain, out=out / "plain")
     plain = base.recipe(CnnRecipe)
+    if plain.gate != "none":
+        raise SystemExit(f"--trained {base.path}: has gates ({plain.gate}); give a run of --gate none")
     training, validation = load_for_training(plain)
     before = top1(load_model(base), validation)
     budget = "{1:g} {0}".format(*plain.budget)
