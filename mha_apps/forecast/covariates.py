@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from mha_apps.errors import InputError, warn
+from mha_apps.errors import InputError, nearest, warn
 
-from .attributes import nearest, read_static
+from .attributes import read_static
 from .calendar import step_of
 from .faults import named, times_shown, without_sentinels, without_spikes
 from .recipe import ForecastRecipe
@@ -309,30 +309,30 @@ def assign(frame: pd.DataFrame, recipe: ForecastRecipe, source: str) -> Roles:
         if empty:
             warn(f"{source}: {named(empty)} without any value, so nothing is learned from it")
         if ahead is not None:
-            ahead = weighed(ahead, *seen(frame[list(covariates.future)]), source)
+            ahead = weighed(ahead, seen(frame[list(covariates.future)]), source)
     warn_of_early_end(ahead, recipe.horizon, source)
     return Roles(frame, ahead, covariates, static)
 
 
-def seen(frame: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
-    """The lowest and the highest value of each column, NaN for an empty one."""
-    return frame.min(), frame.max()
+def seen(frame: pd.DataFrame) -> pd.DataFrame:
+    """The lowest and the highest value of each column as ``low`` and ``high``, NaN for an empty one."""
+    return pd.DataFrame({"low": frame.min(), "high": frame.max()})
 
 
-def weighed(ahead: pd.DataFrame, low: pd.Series, high: pd.Series, source: str) -> pd.DataFrame:
+def weighed(ahead: pd.DataFrame, usual: pd.DataFrame, source: str) -> pd.DataFrame:
     """What is known ahead, numbers that stand for a missing value as missing; what is far outside is told.
 
     What is planned may well be new, so nothing else is taken away.
 
     Args:
         ahead: future covariates in rows to come.
-        low, high: the range of each in training, NaN where it had no value.
+        usual: by column the range in training, as :func:`seen` gives it.
         source: names the file in warnings.
     """
-    cleaned = without_sentinels(ahead, low, high, source)
+    cleaned = without_sentinels(ahead, usual, source)
     ahead = ahead if cleaned is None else cleaned
     for name in ahead.columns:
-        least, most = float(low[name]), float(high[name])
+        least, most = float(usual.at[name, "low"]), float(usual.at[name, "high"])
         values = ahead[name]
         beyond = np.maximum(least - values, values - most)  # NaN is beyond nothing
         far = beyond > FAR * (most - least)

@@ -67,7 +67,7 @@ def without_empty(frame: pd.DataFrame, source: str) -> pd.DataFrame:
     return frame
 
 
-def without_sentinels(frame: pd.DataFrame, low: pd.Series, high: pd.Series, source: str) -> pd.DataFrame | None:
+def without_sentinels(frame: pd.DataFrame, usual: pd.DataFrame, source: str) -> pd.DataFrame | None:
     """``frame`` with numbers that stand for a missing value as missing, which a warning names; None without any.
 
     They are those that the reader knows (-999, 65535 and so on), far outside of what training saw. By that a single one
@@ -75,11 +75,11 @@ def without_sentinels(frame: pd.DataFrame, low: pd.Series, high: pd.Series, sour
 
     Args:
         frame: new rows.
-        low, high: the range of each column in training, NaN where it had no value.
+        usual: the range of each column in training, ``low`` and ``high``, NaN where it had no value.
         source: names the file in warnings.
     """
     values = frame.to_numpy(dtype=np.float64)
-    low, high = low.reindex(frame.columns), high.reindex(frame.columns)
+    low, high = (usual[side].reindex(frame.columns) for side in ("low", "high"))
     with np.errstate(over="ignore", invalid="ignore"):
         width = (high - low).to_numpy()
         beyond = np.maximum(low.to_numpy() - values, values - high.to_numpy())

@@ -188,7 +188,7 @@ class ForecastModel(nn.Module, PyTorchModelHubMixin):
         frequency: pandas' name of the sampling step; it and ``zone`` are records for those who load the model.
         zone: time zone of the training rows, or None.
         dim, heads, layers, dropout, channels, window: of each attention path.
-        far: rows from one token that a far head of them sees to the next; a period when None.
+        far: rows from one token that a far head of them sees to the next, see ``Plan.far``.
         members: how many attention paths are averaged.
         covariates: what is known besides the series, as ``Covariates.to_config`` has it; None for nothing.
 
@@ -211,6 +211,7 @@ class ForecastModel(nn.Module, PyTorchModelHubMixin):
         trailing: int,
         cycles: list[str],
         frequency: str,
+        far: int,
         zone: str | None = None,
         dim: int = 32,
         heads: int = 4,
@@ -218,7 +219,6 @@ class ForecastModel(nn.Module, PyTorchModelHubMixin):
         dropout: float = 0.1,
         channels: bool = True,
         window: int | None = None,
-        far: int | None = None,
         members: int = 1,
         covariates: dict[str, Any] | None = None,
     ) -> None:
@@ -240,7 +240,7 @@ class ForecastModel(nn.Module, PyTorchModelHubMixin):
                 dropout=dropout,
                 channels=channels and len(series) > 1,
                 window=window,
-                far=max(1, (far or period) // patch),
+                far=far // patch,
                 covariates=len(self.covariates.names),
                 attributes=len(self.covariates.attributes),
             )

@@ -157,9 +157,9 @@ def rows_of(
     tail = tail_of(model)
     same = (frame.index.tz is None) == (tail.index.tz is None)
     doubted = [name for name in frame.columns if name not in trusted]
-    usual = _ranges_seen(model, tail)
+    usual = _seen(model)
     plain = [name for name in doubted if name in usual.index and name not in meters]
-    clean = without_sentinels(frame[plain], usual["low"][plain], usual["high"][plain], source)
+    clean = without_sentinels(frame[plain], usual, source)
     clean = believed(
         frame[doubted].assign(**clean) if clean is not None else frame[doubted],
         [name for name in meters if name in doubted],
@@ -167,7 +167,7 @@ def rows_of(
         before=known,
         freq=model.frequency,
         earlier=tail[tail.index < frame.index[0]] if same else tail,
-        deviation=_deviations(model, doubted),
+        deviation=usual["deviation"].reindex(doubted, fill_value=0.0).to_numpy(),
     )
     frame = frame.assign(**clean) if len(trusted) else clean
     for name in meters:
@@ -177,24 +177,21 @@ def rows_of(
     return increments(frame, meters, known, model.frequency), last
 
 
-def _ranges_seen(model: ForecastModel, tail: pd.DataFrame) -> pd.DataFrame:
-    """``low`` and ``high`` of each column that training knew: of its last rows, and three deviations from its mean."""
-    held, count = model.artifacts, len(model.covariates.columns)
+def _seen(model: ForecastModel) -> pd.DataFrame:
+    """What training saw of each column: its ``low``, ``high`` and ``deviation``, of meters as what they rise by.
+
+    The range of a covariate is that of all rows; of a series it is that of the last rows and three deviations from its
+    mean.
+    """
+    held, names = model.artifacts, model.covariates.columns
     mean, scale = held["mean"].numpy(), held["scale"].numpy()
-    if count:
-        mean = np.concatenate([mean, held["around_mean"].numpy()[:count]])
-        scale = np.concatenate([scale, held["around_scale"].numpy()[:count]])
-    low, high = seen(tail)
-    return pd.DataFrame({"low": np.fmin(low, mean - 3 * scale), "high": np.fmax(high, mean + 3 * scale)})
-
-
-def _deviations(model: ForecastModel, names: list[str]) -> np.ndarray:
-    """Those of the columns ``names`` among the training rows, meters by what they rise by; 0 for an unknown column."""
-    found = dict(zip(model.series, model.artifacts["scale"].tolist(), strict=True))
-    if model.covariates.columns:
-        around = model.artifacts["around_scale"].tolist()
-        found |= dict(zip(model.covariates.columns, around[: len(model.covariates.columns)], strict=True))
-    return np.array([found.get(name, 0.0) for name in names])
+    last = seen(tail_of(model)[model.series])
+    low, high = np.fmin(last["low"], mean - 3 * scale), np.fmax(last["high"], mean + 3 * scale)
+    table = pd.DataFrame({"low": low, "high": high, "deviation": scale})
+    if not names:
+        return table
+    around = {"low": held["around_low"], "high": held["around_high"], "deviation": held["around_scale"][: len(names)]}
+    return pd.concat([table, pd.DataFrame({name: values.numpy() for name, values in around.items()}, names)])
 
 
 def after_tail(model: ForecastModel, frame: pd.DataFrame) -> pd.DataFrame:
@@ -286,13 +283,7 @@ def load_future(model: ForecastModel, frame: pd.DataFrame, source: str) -> pd.Da
 def planned(model: ForecastModel, frame: pd.DataFrame, source: str) -> pd.DataFrame | None:
     """The future covariates in rows of ``frame`` behind its last measured one, held against what training saw."""
     ahead = model.covariates.ahead(frame.rename(columns=str), model.series)
-    return None if ahead is None else weighed(ahead, *_seen(model), source)
-
-
-def _seen(model: ForecastModel) -> tuple[pd.Series, pd.Series]:
-    """The range of the future covariates in the rows that ``model`` has had."""
-    names, held = model.covariates.columns, model.artifacts
-    return pd.Series(held["around_low"].numpy(), names), pd.Series(held["around_high"].numpy(), names)
+    return None if ahead is None else weighed(ahead, _seen(model), source)
 
 
 def informed(
@@ -320,7 +311,7 @@ def informed(
         table, source = given
         times = rows.index.append(extend(rows.index, model.horizon))
         covariates.require_step(table, times, source)
-        first = weighed(table[(table.index >= times[0]) & (table.index <= times[-1])], *_seen(model), source)
+        first = weighed(table[(table.index >= times[0]) & (table.index <= times[-1])], _seen(model), source)
     whole = merged(first, *known)
     names = list(covariates.future)
     if (

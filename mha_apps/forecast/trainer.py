@@ -710,9 +710,9 @@ def keep_tail(model: ForecastModel, frame: pd.DataFrame, ahead: pd.DataFrame | N
     if covariates.columns:
         around = rows.reindex(columns=covariates.columns).to_numpy(dtype=np.float64)
         model.artifacts["tail_around"] = torch.from_numpy(around.copy())
-        low, high = seen(frame[covariates.columns])
-        for name, found, widest in (("around_low", low, np.fmin), ("around_high", high, np.fmax)):
-            values = found.to_numpy(dtype=np.float64)
+        found = seen(frame[covariates.columns])
+        for side, widest in (("low", np.fmin), ("high", np.fmax)):
+            name, values = f"around_{side}", found[side].to_numpy(dtype=np.float64)
             model.artifacts[name] = torch.from_numpy(
                 widest(values, model.artifacts.get(name, torch.tensor(values)).numpy())
             )

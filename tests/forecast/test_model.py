@@ -17,7 +17,7 @@ def make(**changes):
     torch.manual_seed(0)
     options = {"dim": 8, "heads": 2, "layers": 1, "cycles": ["hour"], "members": 1} | changes
     return ForecastModel(
-        series=["a", "b", "c"], look_back=LOOK_BACK, horizon=HORIZON, patch=PATCH, period=8, trailing=8,
+        series=["a", "b", "c"], look_back=LOOK_BACK, horizon=HORIZON, patch=PATCH, period=8, far=8, trailing=8,
         frequency="h", **options,
     )  # fmt: skip
 
