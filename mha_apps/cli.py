@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import difflib
 import io
 import json
 import os
@@ -29,7 +28,7 @@ from tyro.conf import FlagCreatePairsOff, Positional
 
 from mha_apps import __version__
 from mha_apps.cnn.recipe import CnnRecipe
-from mha_apps.errors import InputError, collected
+from mha_apps.errors import InputError, collected, nearest
 from mha_apps.forecast.reading.options import ReadOptions
 from mha_apps.forecast.recipe import ForecastRecipe
 from mha_apps.training import files, processes
@@ -648,8 +647,8 @@ def _choose(args: list[str]) -> tuple[list[str], type[Verb]] | str:
 def _known(word: str, among: dict[str, Any], command: str) -> str:
     if word in among:
         return word
-    near = difflib.get_close_matches(word, among, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(among)}"
+    near = nearest(word, among)
+    hint = f"did you mean {near}?" if near else f"it has {', '.join(among)}"
     raise InputError(f"{command} has no verb {word!r}; {hint}")
 
 

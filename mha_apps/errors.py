@@ -1,10 +1,12 @@
-"""The one exception for input that a user can put right, and the one warning about input that is used all the same."""
+"""The one exception for input that a user can put right, the one warning about input that is used all the same, and
+the name that a mistyped one was meant to be."""
 
 from __future__ import annotations
 
 import contextlib
+import difflib
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 
@@ -30,6 +32,13 @@ class InputWarning(UserWarning):
 def warn(message: str) -> None:
     """Issue an :class:`InputWarning`, on one line, in the name of the function that called the caller."""
     warnings.warn(" ".join(message.split()), InputWarning, stacklevel=3)
+
+
+def nearest(name: str, names: Iterable[str]) -> str | None:
+    """The one of ``names`` that is most like ``name``, whatever the case; None when none is."""
+    folded = {each.casefold(): each for each in names}
+    near = difflib.get_close_matches(name.casefold(), folded, n=1)
+    return folded[near[0]] if near else None
 
 
 @contextlib.contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import io
 import re
 from collections.abc import Sequence
@@ -13,23 +12,16 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from mha_apps.errors import InputError, warn
+from mha_apps.errors import InputError, nearest, warn
 
 from .reading import numbers
 from .reading.account import Ledger
 from .reading.text import decode
 
-__all__ = ["nearest", "read_static"]
+__all__ = ["read_static"]
 
 _INFINITE = re.compile("[+-]?inf(inity)?", re.IGNORECASE)
 MOST_CATEGORIES = 32  # of one text attribute; rarer ones are told apart by nothing
-
-
-def nearest(name: str, names: Sequence[str]) -> str | None:
-    """The one of ``names`` that is most like ``name``, whatever the case; None when none is."""
-    folded = {each.casefold(): each for each in names}
-    near = difflib.get_close_matches(name.casefold(), folded, n=1)
-    return folded[near[0]] if near else None
 
 
 def read_static(

@@ -21,9 +21,8 @@ import numpy as np
 import pandas as pd
 import torch
 
-from mha_apps.errors import InputError, warn
+from mha_apps.errors import InputError, nearest, warn
 
-from .attributes import nearest
 from .faults import named, without_spikes
 from .model import ForecastModel
 from .recipe import ForecastRecipe

@@ -21,10 +21,9 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from mha_apps.errors import InputError
+from mha_apps.errors import InputError, nearest
 from mha_apps.training import Run
 
-from .attributes import nearest
 from .conformal import Calibration, half_width, scores
 from .engine import forecast_origins
 from .inputs import Inputs

@@ -7,7 +7,6 @@ the command line can show its help at once.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import math
 import tomllib
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from mha_apps.errors import InputError
+from mha_apps.errors import InputError, nearest
 
 BUDGETS = ("epochs", "steps", "minutes")
 SCHEDULES = ("cosine", "inverse-sqrt", "constant")
@@ -130,8 +129,8 @@ def from_table(cls: type[Recipe], table: dict[str, Any], where: str) -> Recipe:
     for name, value in table.items():
         key = name.replace("-", "_")
         if key not in fields:
-            near = difflib.get_close_matches(key, fields, n=1)
-            hint = f"; did you mean {near[0]}?" if near else ""
+            near = nearest(key, fields)
+            hint = f"; did you mean {near}?" if near else ""
             raise InputError(f"{where}: {name} is not a field of {cls.__name__}{hint}")
         if isinstance(value, list):  # TOML has no tuples
             value = tuple(value)

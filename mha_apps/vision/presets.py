@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass
 from typing import Any
 
-from mha_apps.errors import InputError
+from mha_apps.errors import InputError, nearest
 
 __all__ = ["PRESETS", "Preset", "find_preset"]
 
@@ -108,7 +107,7 @@ def find_preset(name: str, image_size: tuple[int, int]) -> dict[str, Any]:
         side = min(image_size)
         name = "digits" if side < 16 else "compact" if side <= 96 else "tiny-16"
     if name not in PRESETS:
-        near = difflib.get_close_matches(name, PRESETS, n=1)
-        hint = f"; did you mean {near[0]}?" if near else ""
+        near = nearest(name, PRESETS)
+        hint = f"; did you mean {near}?" if near else ""
         raise InputError(f"--preset {name}: there is none of that name, only auto, {', '.join(PRESETS)}{hint}")
     return dict(PRESETS[name].settings)
