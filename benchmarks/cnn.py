@@ -25,10 +25,11 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
+from mha_apps.cnn.compare import trained
 from mha_apps.cnn.models import GatedCNN, backbone
 from mha_apps.cnn.recipe import CnnRecipe
 from mha_apps.cnn.surgery import GATES, find_gates, plug
-from mha_apps.cnn.train import build, load_model, train
+from mha_apps.cnn.train import build, load_model
 from mha_apps.cnn.verify import CHECKS, check_insertion
 from mha_apps.errors import InputError
 from mha_apps.images.classify import load_for_training, predict_probabilities
@@ -214,37 +215,45 @@ def inference(model: nn.Module, x: Tensor) -> Callable[[], object]:
 # Fine-tuning
 
 
-def finetune(data: str, epochs: int, model: str, out: Path, trained: Path | None) -> None:
-    """Trains a network without gates (or takes the run `trained`), plugs CBAM in and trains on, from either start.
+def finetune(data: str, epochs: int, more: int, model: str, out: Path, base: Path | None) -> None:
+    """Trains a network without gates (or takes the run `base`), plugs CBAM in and trains on, from either start, and
+    without a gate beside them: what these steps do by themselves.
 
     By SGD at a hundredth of its usual learning rate: larger steps take a network that was annealed to zero away from
     where it was, whatever is plugged in. Prints the accuracy on the validation images before the first step, at its
-    lowest and at the end, and draws it."""
-    plain = CnnRecipe(data=data, model=model, gate="none", epochs=epochs)
-    if trained is None and (out / "plain" / "summary.json").exists():
-        trained = out / "plain"
-    base = Run.open(trained, "cnn") if trained is not None else train(plain, out=out / "plain")
-    plain = base.recipe(CnnRecipe)
+    lowest and at the end, and draws it. Runs that `out` has of the same recipes are taken as they are."""
+    plain = CnnRecipe(data=data, model=model, gate="none", epochs=epochs).located()
+    run = Run.open(base, "cnn") if base is not None else trained(plain, out / "plain")
+    plain = run.recipe(CnnRecipe)
     if plain.gate != "none":
-        raise SystemExit(f"--trained {base.path}: has gates ({plain.gate}); give a run of --gate none")
+        raise InputError(f"--trained {run.path}: has gates ({plain.gate}); give a run of --gate none")
     training, validation = load_for_training(plain)
-    before = top1(load_model(base), validation)
-    budget = "{1:g} {0}".format(*plain.budget)
-    print(f"{plain.model}, without gates, {budget}: {before:.2f}% of {len(validation)} validation images")
+    before = top1(load_model(run), validation)
+    print(
+        f"{plain.model}, without gates, {plain.budget_text}: {before:.2f}% of {len(validation)} validation images",
+        flush=True,
+    )
     figure = Figure(figsize=(6, 3.5), layout="constrained")
     axes = figure.subplots()
     axes.axhline(before, color="grey", linestyle=":", label="before plugging")
     steps = max(1, len(training) // plain.batch_size // 10)
-    for start in ("identity", "standard"):
-        recipe = replace(plain, gate="cbam", start=start, weights=str(base.path), epochs=2, steps=None)
-        recipe = replace(recipe, optimizer="sgd", learning_rate=1e-3, weight_decay=5e-4, validate_steps=steps)
+    further = replace(plain, weights=str(run.path.resolve()), epochs=more, steps=None, validate_steps=steps)
+    further = replace(further, optimizer="sgd", learning_rate=1e-3, weight_decay=5e-4)
+    for name, label, recipe in (
+        ("identity", "CBAM, identity start", replace(further, gate="cbam", start="identity")),
+        ("standard", "CBAM, the papers' start", replace(further, gate="cbam", start="standard")),
+        ("none", "no gate", further),
+    ):
         seen = [top1(build(recipe, training), validation)]
-        run = train(recipe, out=out / start, force=True)
-        records = [record for record in run.metrics() if record["phase"] == "validation"]
+        records = trained(recipe, out / name).metrics()
+        records = [record for record in records if record["phase"] == "validation"]
         seen += [100 * record["top1"] for record in records]
-        axes.plot([0, *(record["step"] for record in records)], seen, marker="o", markersize=3, label=start)
+        axes.plot([0, *(record["step"] for record in records)], seen, marker="o", markersize=3, label=label)
         low = min(seen)
-        print(f"  {start:<9} first {seen[0]:.2f}%, lowest {low:.2f}% ({low - before:+.2f}), last {seen[-1]:.2f}%")
+        print(
+            f"  {label:<24} first {seen[0]:.2f}%, lowest {low:.2f}% ({low - before:+.2f}), last {seen[-1]:.2f}%",
+            flush=True,
+        )
     axes.set_xlabel("step")
     axes.set_ylabel("validation accuracy, %")
     axes.legend()
@@ -267,7 +276,8 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--data", default="digits")
     parser.add_argument("--model", default="resnet20")
-    parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--epochs", type=int, default=10, help="of finetune: of the network without gates")
+    parser.add_argument("--more", type=int, default=2, help="of finetune: epochs after the gates are plugged in")
     parser.add_argument("--trained", type=Path, help="of finetune: a run of a network without gates to begin with")
     parser.add_argument("--out", type=Path, default=Path("runs/finetune"))
     arguments = parser.parse_args()
@@ -277,9 +287,13 @@ def main() -> int:
     if arguments.what == "overhead":
         overhead(arguments.rounds)
     else:
-        finetune(arguments.data, arguments.epochs, arguments.model, arguments.out, arguments.trained)
+        finetune(arguments.data, arguments.epochs, arguments.more, arguments.model, arguments.out, arguments.trained)
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except InputError as error:
+        print(error, file=sys.stderr)
+        sys.exit(2)

@@ -20,22 +20,26 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from mha_apps.cnn.models import GatedCNN
+from mha_apps.cnn.models import GatedCNN, model_channels
 from mha_apps.cnn.recipe import CnnRecipe
 from mha_apps.cnn.surgery import GATES
-from mha_apps.cnn.train import evaluate, load_model, train
+from mha_apps.cnn.train import build, evaluate, load_model, train
 from mha_apps.errors import InputError
+from mha_apps.images.classify import load_for_training
 from mha_apps.training import files
 from mha_apps.training.device import resolve_device
+from mha_apps.training.recipe import to_table
 from mha_apps.training.report import COLOURS, Report
 from mha_apps.training.run import CONFIG, Run
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["Difference", "compare", "latencies", "paired_difference", "verdict"]
+__all__ = ["Difference", "begun", "compare", "latencies", "paired_difference", "trained", "verdict"]
 
 LEVEL = 0.95
+ROUNDING = 1e-9  # points; differences closer than this are the same
+COMPARISON, REPORT = "comparison.json", "report.html"
 
 
 def compare(
@@ -58,26 +62,32 @@ def compare(
         rounds: how often each latency is measured.
 
     Returns:
-        `table`, one row a gate: mean and standard deviation of the test accuracy in points, parameters, MACs of one
-        image, milliseconds of a training step and of inference; `differences`, one row a gate beside the first: the
-        mean paired difference in points, its 95% t interval and p value; `verdict`, in words; `scores`, one row a
-        seed; `runs`, and `report`.
+        `split`, of the images that judge, and `table`, one row a gate: mean and standard deviation of the accuracy on
+        them (0 to 1), parameters, MACs of one image, milliseconds of a training step and of inference;
+        `differences`, one row a gate beside the first: the mean paired difference in points, its 95% t interval and
+        p value; `verdict`, in words; `scores`, one row a seed; `runs`, and `report`.
 
     Raises:
-        InputError: gates that are unknown or fewer than two, a budget in minutes, `out` holds another comparison.
+        InputError: gates that are unknown or fewer than two, a budget in minutes, data or a model that cannot be used,
+            `out` holds another comparison, or one of more gates or seeds; no network is trained then.
     """
     recipe = (recipe or CnnRecipe()).located()
     gates = list(dict.fromkeys(gates))
     _check(recipe, gates, seeds, rounds)
     folder = Path(out) if out is not None else Path("runs") / f"compare-{recipe.model.replace('/', '-')}"
-    _check_folder(folder, [f"{gate}-{recipe.seed}" for gate in gates])
+    wanted = {
+        (gate, seed): replace(recipe, gate=gate, seed=seed)  # type: ignore[arg-type]
+        for seed in range(recipe.seed, recipe.seed + seeds)
+        for gate in gates
+    }
+    _check_models(recipe, gates)
+    _check_folder(folder, wanted)
     runs: dict[str, list[Run]] = {gate: [] for gate in gates}
     scores: dict[str, list[float]] = {gate: [] for gate in gates}
-    for seed in range(recipe.seed, recipe.seed + seeds):
-        for gate in gates:
-            run = _trained(replace(recipe, gate=gate, seed=seed), folder / f"{gate}-{seed}")  # type: ignore[arg-type]
-            runs[gate].append(run)
-            scores[gate].append(100 * evaluate(run, device=recipe.device, precision=recipe.precision)["top1"])
+    for (gate, seed), one in wanted.items():
+        run = trained(one, _place(folder, gate, seed))
+        runs[gate].append(run)
+        scores[gate].append(evaluate(run, split="test", device=recipe.device, precision=recipe.precision)["top1"])
     models = {gate: load_model(runs[gate][0]) for gate in gates}
     times = latencies(models, batch_size=recipe.batch_size, device=recipe.device, rounds=rounds)
     table = [_row(gate, models[gate], scores[gate], times[gate], times[gates[0]]) for gate in gates]
@@ -85,16 +95,17 @@ def compare(
     result: dict[str, Any] = {
         "model": recipe.model,
         "data": recipe.data,
-        "budget": "{1:g} {0}".format(*recipe.budget),
+        "split": "test",
+        "budget": recipe.budget_text,
         "seeds": seeds,
         "table": table,
         "differences": [vars(difference) for difference in found],
         "verdict": " ".join(verdict(found)),
         "scores": [{"seed": recipe.seed + i} | {gate: scores[gate][i] for gate in gates} for i in range(seeds)],
         "runs": [str(run.path) for several in runs.values() for run in several],
-        "report": str(folder / "report.html"),
+        "report": str(folder / REPORT),
     }
-    files.replace_text(folder / "comparison.json", json.dumps(result, indent=1) + "\n")
+    files.replace_text(folder / COMPARISON, json.dumps(result, indent=1) + "\n")
     _write_report(result, folder)
     return result
 
@@ -113,28 +124,76 @@ def _check(recipe: CnnRecipe, gates: Sequence[str], seeds: int, rounds: int) -> 
     recipe.check()
 
 
-def _check_folder(folder: Path, runs: Sequence[str]) -> None:
-    """InputError where the folder holds files that a comparison would replace and that none has written."""
-    if any((folder / run / CONFIG).is_file() for run in runs):
-        return
-    for name in ("comparison.json", "report.html"):
-        if (folder / name).exists():
-            raise InputError(f"{folder / name}: no comparison wrote it; compare into another folder with --out")
+def _check_models(recipe: CnnRecipe, gates: Sequence[str]) -> None:
+    """InputError where the data cannot be read, or a gate has no place in the network."""
+    training, _ = load_for_training(recipe, channels=model_channels(recipe.model))
+    for gate in gates:
+        build(replace(recipe, gate=gate), training)  # type: ignore[arg-type]
 
 
-def _trained(recipe: CnnRecipe, folder: Path) -> Run:
-    """The finished run in this folder, the stopped one brought to its end, or a new one."""
+def _place(folder: Path, gate: str, seed: int) -> Path:
+    return folder / f"{gate}-{seed}"
+
+
+def _check_folder(folder: Path, wanted: dict[tuple[str, int], CnnRecipe]) -> None:
+    """InputError where the folder holds what a comparison of these gates and seeds would replace or could not use."""
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{folder}: is a file; name a folder with --out")
+    for (gate, seed), recipe in wanted.items():
+        begun(recipe, _place(folder, gate, seed))
+    path, elsewhere = folder / COMPARISON, "compare into another folder with --out"
+    if path.exists():
+        try:
+            rows = json.loads(path.read_text(encoding="utf-8"))["scores"]
+            before = {(gate, row["seed"]) for row in rows for gate in row if gate != "seed"}
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise InputError(f"{path}: no comparison wrote it; {elsewhere}") from error
+        if lost := sorted(before - wanted.keys()):
+            more = ", ".join(_place(folder, *one).name for one in lost)
+            raise InputError(f"{path}: compares {more} too, which would be left out; ask for them, or {elsewhere}")
+    elif (folder / REPORT).exists():
+        raise InputError(f"{folder / REPORT}: no comparison wrote it; {elsewhere}")
+
+
+def begun(recipe: CnnRecipe, folder: Path) -> Run | None:
+    """The run of this recipe in this folder, finished or not, or None.
+
+    Raises:
+        InputError: the folder holds a run of another recipe, or something else.
+    """
     if not (folder / CONFIG).is_file():
-        return train(recipe, out=folder)
+        Run.create(folder, recipe, "cnn")  # refuses what training would refuse, and writes nothing
+        return None
     run = Run.open(folder, "cnn")
-    if run.recipe(CnnRecipe) != recipe:
-        raise InputError(f"{folder}: holds a run of another recipe; compare into another folder with --out")
+    held, asked = to_table(run.recipe(CnnRecipe)), to_table(recipe)
+    other = [
+        f"{name} {held.get(name)}, not {asked.get(name)}" for name in held | asked if held.get(name) != asked.get(name)
+    ]
+    if other:
+        raise InputError(
+            f"{folder}: holds a run of another recipe ({'; '.join(other)}); name another folder with --out"
+        )
+    return run
+
+
+def trained(recipe: CnnRecipe, folder: Path) -> Run:
+    """The finished run of this recipe in this folder: the one that is there, brought to its end, or a new one.
+
+    Raises:
+        InputError: as `begun`, and as `train`.
+    """
+    run = begun(recipe, folder)
+    if run is None:
+        return train(recipe, out=folder)
     return run if run.summary() else train(resume=folder)
 
 
 @dataclass
 class Difference:
-    """How much better `gate` is than `reference`, in points of accuracy, over paired seeds."""
+    """How much better `gate` is than `reference`, in points of accuracy, over paired seeds.
+
+    `low`, `high` and `p` are None where nothing can be told: of one seed, and of differences that are all the same.
+    """
 
     gate: str
     reference: str
@@ -148,18 +207,18 @@ class Difference:
 def paired_difference(gate: str, scores: Sequence[float], reference: str, others: Sequence[float]) -> Difference:
     """Mean of the differences by seed, its 95% t interval, and the p value of the two-sided paired t test.
 
-    With one seed there is neither: nothing can be told.
+    Args:
+        gate, reference: what is compared.
+        scores, others: their accuracies (0 to 1), by seed.
     """
     from scipy.stats import t as student
 
-    gaps = [a - b for a, b in zip(scores, others, strict=True)]
+    gaps = [100 * (a - b) for a, b in zip(scores, others, strict=True)]
     count, mean = len(gaps), statistics.fmean(gaps)
-    if count < 2:
+    error = statistics.stdev(gaps) / math.sqrt(count) if count > 1 else 0.0
+    if error < ROUNDING:
         return Difference(gate, reference, count, mean, None, None, None)
-    error = statistics.stdev(gaps) / math.sqrt(count)
     reach = float(student.ppf((1 + LEVEL) / 2, count - 1)) * error
-    if error == 0:
-        return Difference(gate, reference, count, mean, mean, mean, 1.0 if mean == 0 else 0.0)
     p = 2 * float(student.sf(abs(mean) / error, count - 1))
     return Difference(gate, reference, count, mean, mean - reach, mean + reach, p)
 
@@ -172,7 +231,8 @@ def verdict(differences: Sequence[Difference]) -> list[str]:
     for one in differences:
         size = f"{abs(one.mean):.2f} points {'better' if one.mean >= 0 else 'worse'} than {one.reference}"
         if one.low is None or one.high is None or one.p is None:
-            sentences.append(f"{one.gate}: {size} in one run each, which proves nothing; use more seeds.")
+            found = "in one run each" if one.seeds == 1 else f"in each of {one.seeds} pairs of runs, without any spread"
+            sentences.append(f"{one.gate}: {size} {found}, from which nothing can be told; use more seeds.")
             continue
         interval = f"95% interval {one.low:+.2f} to {one.high:+.2f}, {one.seeds} seeds"
         if one.p * several < 1 - LEVEL:
@@ -184,8 +244,8 @@ def verdict(differences: Sequence[Difference]) -> list[str]:
             )
         else:
             sentences.append(
-                f"{one.gate}: {size} ({interval}), which is no more than chance. A gain above {one.high:+.2f} or a "
-                f"loss below {one.low:+.2f} is unlikely."
+                f"{one.gate}: {size} ({interval}), which is no more than chance. A gain of more than {one.high:.2f} "
+                f"points or a loss of more than {-one.low:.2f} is unlikely."
             )
     return sentences
 
@@ -196,8 +256,8 @@ def _row(
     spread = statistics.stdev(scores) if len(scores) > 1 else math.nan
     return {
         "gate": gate,
-        "top1_mean": round(statistics.fmean(scores), 3),
-        "top1_sd": None if math.isnan(spread) else round(spread, 3),
+        "top1_mean": round(statistics.fmean(scores), 5),
+        "top1_sd": None if math.isnan(spread) else round(spread, 5),
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "macs": _macs(model),
         "train_ms": round(1e3 * times["train"], 2),
@@ -265,14 +325,15 @@ def _write_report(result: dict[str, Any], folder: Path) -> None:
 
     report = Report(f"Gates in {result['model']} on {result['data']}")
     report.text(
-        f"Test accuracy after {result['budget']}, {result['seeds']} seeds each, paired by seed. The intervals are "
-        "about the chance in training; all runs are judged on the same test images."
+        f"Accuracy on the {result['split']} images after {result['budget']}, by gate and seed ({result['seeds']} of "
+        "each). Runs are paired by seed. The intervals are about the chance in training; all runs are judged on the "
+        "same images."
     )
     report.text(result["verdict"])
     report.table(pd.DataFrame(result["table"]).set_index("gate"), "Means and costs; times are for one batch.")
     report.table(pd.DataFrame(result["differences"]).set_index("gate"), "Paired differences, in points.")
     report.figure(plot_scores(result["scores"]), "Each line is one seed: runs that differ in the gate alone.")
-    report.write(folder / "report.html")
+    report.write(folder / REPORT)
 
 
 def plot_scores(scores: list[dict[str, float]]) -> Figure:
@@ -283,8 +344,8 @@ def plot_scores(scores: list[dict[str, float]]) -> Figure:
     figure = Figure(figsize=(1.6 + 1.1 * len(gates), 3.4), layout="constrained")
     axes = figure.subplots()
     for row, colour in zip(scores, itertools.cycle(COLOURS), strict=False):
-        axes.plot(gates, [row[gate] for gate in gates], color=colour, marker="o", markersize=3, linewidth=0.7)
-    means = [statistics.fmean(row[gate] for row in scores) for gate in gates]
+        axes.plot(gates, [100 * row[gate] for gate in gates], color=colour, marker="o", markersize=3, linewidth=0.7)
+    means = [100 * statistics.fmean(row[gate] for row in scores) for gate in gates]
     axes.plot(gates, means, color="black", marker="_", markersize=18, linestyle="none", label="mean")
     axes.set_ylabel("test accuracy, %")
     axes.grid(alpha=0.3)

@@ -22,6 +22,7 @@ from mha_apps.training.run import Run
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+    from matplotlib.image import AxesImage
 
 __all__ = ["explain", "gate_maps", "grad_cam", "plot_gates"]
 
@@ -131,7 +132,7 @@ def plot_gates(
     places: Sequence[str] | None = None,
 ) -> Figure:
     """One row an image: the image, the maps of its gates laid over it, Grad-CAM before and after the last gate, and
-    the factors of the channels.
+    the factors of the channels. A column has one scale of colours, so that its images can be compared.
 
     Args:
         model: a classifier with gates.
@@ -164,17 +165,24 @@ def plot_gates(
     widths = [1.0] * (1 + len(panels)) + [1.6] * bool(channel)
     figure = Figure(figsize=(1.9 * sum(widths), 1.95 * len(images) + 0.5), layout="constrained")
     grid = figure.subplots(len(images), columns, squeeze=False, width_ratios=widths)
+    lowest = min((float(maps[path]["channel"].min()) for path in channel), default=0)
+    highest = max((float(maps[path]["channel"].max()) for path in channel), default=1)
+    margin = 0.05 * (highest - lowest) + 0.01
     for row, axes in enumerate(grid):
         _show_image(axes[0], images[row])
         axes[0].set_ylabel(_verdict(model, predicted[row], labels[row] if labels is not None else None), fontsize=8)
-        for place, (title, panel) in zip(axes[1:], panels, strict=False):
-            _lay_over(place, images[row], panel[row])
+        for column, (title, panel) in enumerate(panels, start=1):
+            low, high = float(panel.min()), float(panel.max())
+            colours = _lay_over(axes[column], images[row], panel[row], low, max(high, low + 1e-6))
             if row == 0:
-                place.set_title(title, fontsize=8)
+                axes[column].set_title(title, fontsize=8)
+                bar = figure.colorbar(colours, ax=grid[:, column], location="bottom", fraction=0.02, aspect=12)
+                bar.ax.tick_params(labelsize=6)
         if channel:
             for path in channel:
                 factors = maps[path]["channel"][row].cpu()
                 axes[-1].plot(torch.linspace(0, 1, len(factors)), factors.sort().values, label=path, linewidth=1.2)
+            axes[-1].set_ylim(lowest - margin, highest + margin)
             axes[-1].axhline(1, color="grey", linewidth=0.6, linestyle=":")
             axes[-1].tick_params(labelsize=7)
             axes[-1].set_xticks([])
@@ -201,20 +209,19 @@ def _show_image(axes: Any, image: Tensor) -> None:
     axes.set_yticks([])
 
 
-def _lay_over(axes: Any, image: Tensor, values: Tensor) -> None:
+def _lay_over(axes: Any, image: Tensor, values: Tensor, low: float, high: float) -> AxesImage:
+    """Draws the map over the image in colours from `low` to `high`."""
     _show_image(axes, image)
     height, width = image.shape[1:]
-    low, high = float(values.min()), float(values.max())
-    axes.imshow(
+    return axes.imshow(
         values.detach().cpu().numpy(),
         cmap="inferno",
         alpha=0.6,
         interpolation="bilinear",
         extent=(-0.5, width - 0.5, height - 0.5, -0.5),
         vmin=low,
-        vmax=max(high, low + 1e-6),
+        vmax=high,
     )
-    axes.set_xlabel(f"{low:.2f} to {high:.2f}", fontsize=6)
 
 
 def explain(

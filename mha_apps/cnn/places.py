@@ -119,9 +119,10 @@ class _Chooser:
         if not places.hosts:
             places.hosts = self.ends_of_stages()
         if not places.hosts:
+            side = "x".join(map(str, self.flow.input_shape[2:]))
             raise InputError(
-                "where='auto' found no residual branch and no end of a stage; name the modules whose output "
-                f"shall be gated, as where={self.suggestion()!r}"
+                f"where='auto' found no residual branch and no end of a stage in a pass of {side} pixels; give it a "
+                f"larger image, or name the modules whose output shall be gated, as where={self.suggestion()!r}"
             )
         return places
 

@@ -107,6 +107,12 @@ class TrainingRecipe:
                 return name, amount
         return self.default_budget
 
+    @property
+    def budget_text(self) -> str:
+        """The budget in words, such as ``1 epoch``."""
+        unit, amount = self.budget
+        return f"{amount:g} {unit.removesuffix('s') if amount == 1 else unit}"
+
 
 Recipe = TypeVar("Recipe", bound=TrainingRecipe)
 

@@ -1,36 +1,38 @@
 """Comparing gates: the statistics against scipy's, the words, and a small comparison from end to end."""
 
+import importlib
 import json
+import shutil
 
 import pytest
 from scipy import stats
 
 from mha_apps.cnn import CnnRecipe, compare
-from mha_apps.cnn.compare import Difference, paired_difference, verdict
+from mha_apps.cnn.compare import Difference, paired_difference, trained, verdict
 from mha_apps.errors import InputError
 
+compare_module = importlib.import_module("mha_apps.cnn.compare")  # the package has a function of that name
 QUICK = CnnRecipe(model="resnet8", steps=4, device="cpu", precision="fp32")
 
 
 def test_the_interval_and_p_value_are_those_of_the_paired_t_test():
-    with_gate, without = [91.2, 90.7, 92.0, 91.1, 90.9], [90.8, 90.9, 91.1, 90.5, 90.6]
+    with_gate, without = [0.912, 0.907, 0.920, 0.911, 0.909], [0.908, 0.909, 0.911, 0.905, 0.906]
     found = paired_difference("se", with_gate, "none", without)
     reference = stats.ttest_rel(with_gate, without)
     interval = reference.confidence_interval(0.95)
     assert found.mean == pytest.approx(0.4)
-    assert (found.low, found.high) == pytest.approx((interval.low, interval.high))
+    assert (found.low, found.high) == pytest.approx((100 * interval.low, 100 * interval.high))
     assert found.p == pytest.approx(reference.pvalue)
 
 
-def test_equal_differences_have_an_interval_of_no_width():
-    assert paired_difference("se", [2.0, 3.0], "none", [1.0, 2.0]) == Difference("se", "none", 2, 1.0, 1.0, 1.0, 0.0)
-    assert paired_difference("se", [2.0, 3.0], "none", [2.0, 3.0]).p == 1.0
-
-
-def test_one_seed_tells_nothing():
-    found = paired_difference("se", [2.0], "none", [1.0])
+@pytest.mark.parametrize("seeds", [1, 2, 5])
+@pytest.mark.parametrize("gap", [0.0, 0.002, -0.1])
+def test_one_seed_and_differences_without_spread_tell_nothing(seeds, gap):
+    without = [0.6 + 0.01 * seed for seed in range(seeds)]
+    found = paired_difference("se", [score + gap for score in without], "none", without)
+    assert found.mean == pytest.approx(100 * gap)
     assert (found.low, found.high, found.p) == (None, None, None)
-    assert "proves nothing" in verdict([found])[0]
+    assert "nothing can be told" in verdict([found])[0]
 
 
 def test_the_words_follow_the_p_value_and_the_number_of_gates():
@@ -44,7 +46,7 @@ def test_the_words_follow_the_p_value_and_the_number_of_gates():
     )
     assert "may be real, but among 3 gates" in sentences[1]
     assert "0.10 points worse than none" in sentences[2]
-    assert "no more than chance" in sentences[2]
+    assert "A gain of more than 0.30 points or a loss of more than 0.50 is unlikely." in sentences[2]
     assert "is real" in verdict([doubtful])[0]
 
 
@@ -61,7 +63,10 @@ def test_a_comparison_trains_all_in_equal_steps_and_counts_their_costs(compariso
     assert none["parameters"] < se["parameters"]
     assert none["macs"] < se["macs"]
     assert (none["train_ratio"], none["inference_ratio"]) == (1.0, 1.0)
-    assert result["differences"][0]["mean"] == pytest.approx(result["scores"][0]["se"] - result["scores"][0]["none"])
+    assert result["differences"][0]["mean"] == pytest.approx(
+        100 * (result["scores"][0]["se"] - result["scores"][0]["none"])
+    )
+    assert (result["split"], result["budget"]) == ("test", "4 steps")
     assert json.loads((folder / "comparison.json").read_text()) == result
     assert (folder / "report.html").read_text().count("data:image/png") == 1
 
@@ -77,10 +82,40 @@ def test_a_comparison_goes_on_where_it_was(comparison):
     assert all(path.stat().st_mtime_ns == time for path, time in written.items())
 
 
-def test_runs_of_another_recipe_are_not_mixed_in(comparison):
+def test_runs_of_another_recipe_are_not_mixed_in_and_nothing_is_trained_before(comparison):
+    folder, _ = comparison
     other = CnnRecipe(model="resnet8", steps=5, device="cpu", precision="fp32")
+    with pytest.raises(InputError, match=r"se-0: holds a run of another recipe \(steps 4, not 5\)"):
+        compare(other, gates=["eca", "se"], seeds=1, out=folder, rounds=1)
     with pytest.raises(InputError, match="another recipe"):
-        compare(other, gates=["none", "se"], seeds=1, out=comparison[0])
+        trained(other, folder / "none-0")
+    assert not (folder / "eca-0").exists()
+
+
+def test_a_comparison_of_fewer_gates_or_seeds_does_not_replace_one_of_more(comparison):
+    folder, _ = comparison
+    told = (folder / "comparison.json").read_bytes()
+    with pytest.raises(InputError, match=r"compares se-0.* too, which would be left out"):
+        compare(QUICK, gates=["none", "eca"], seeds=2, out=folder, rounds=1)
+    assert (folder / "comparison.json").read_bytes() == told
+    assert not (folder / "eca-0").exists()
+
+
+def test_a_run_that_was_stopped_is_brought_to_its_end(tmp_path, monkeypatch):
+    whole = trained(QUICK, tmp_path / "whole")
+    fit = compare_module.train.__globals__["fit"]
+
+    def stopped(task, recipe, run):
+        run.begin()
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(compare_module.train.__globals__, "fit", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        trained(QUICK, tmp_path / "stopped")
+    monkeypatch.setitem(compare_module.train.__globals__, "fit", fit)
+    again = trained(QUICK, tmp_path / "stopped")
+    weights = [run.model_dir / "model.safetensors" for run in (whole, again)]
+    assert weights[0].read_bytes() == weights[1].read_bytes()
 
 
 @pytest.mark.parametrize(
@@ -91,6 +126,9 @@ def test_runs_of_another_recipe_are_not_mixed_in(comparison):
         ({"seeds": 0}, "--seeds 0"),
         ({"rounds": 0}, "--rounds 0"),
         ({"recipe": CnnRecipe(minutes=1.0)}, "equal steps"),
+        ({"recipe": CnnRecipe(data="nowhere", steps=4)}, "nowhere: no such file or folder"),
+        ({"recipe": CnnRecipe(model="resnet8", steps=4, image_size=1)}, "in a pass of 1x1 pixels; give it a larger"),
+        ({"recipe": CnnRecipe(model="resnet8", steps=4, where="layer9")}, "layer9.*matches no module"),
     ],
 )
 def test_comparisons_that_make_no_sense_are_refused(arguments, message, tmp_path):
@@ -100,9 +138,22 @@ def test_comparisons_that_make_no_sense_are_refused(arguments, message, tmp_path
 
 
 @pytest.mark.parametrize("name", ["comparison.json", "report.html"])
-def test_a_comparison_replaces_no_file_that_none_has_written(tmp_path, name):
-    (tmp_path / name).write_text("mine")
+@pytest.mark.parametrize("content", ["mine", "{}", "[]", '{"scores": [1]}'])
+def test_a_comparison_replaces_no_file_that_none_has_written(tmp_path, name, content, comparison):
+    shutil.copytree(comparison[0] / "none-0", tmp_path / "none-0")  # a run alone is no comparison
+    (tmp_path / name).write_text(content)
     with pytest.raises(InputError, match=rf"{name}: no comparison wrote it; compare into another folder"):
         compare(QUICK, gates=["none", "se"], seeds=1, out=tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == [name]
-    assert (tmp_path / name).read_text() == "mine"
+    assert (tmp_path / name).read_text() == content
+    assert {path.name for path in tmp_path.iterdir()} == {name, "none-0"}
+
+
+@pytest.mark.parametrize("taken", ["c", "c/se-0", "c/se-0/notes.txt"])
+def test_a_place_that_something_else_has_is_refused_before_anything_is_trained(tmp_path, taken):
+    path = tmp_path / taken
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("mine")
+    with pytest.raises(InputError, match=r"is a file; name|holds no run"):
+        compare(QUICK, gates=["none", "se"], seeds=1, out=tmp_path / "c")
+    assert path.read_text() == "mine"
+    assert not (tmp_path / "c" / "none-0").exists()
