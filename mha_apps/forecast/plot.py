@@ -8,11 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure
 
 from mha_apps.training.files import save_picture
 from mha_apps.training.report import COLOURS
+
+from .times import show_times
 
 __all__ = ["plot_forecast", "safe_names", "save_each"]
 
@@ -70,9 +71,7 @@ def plot_forecast(
     if truth is not None:
         axes.plot(truth.index, truth.to_numpy(), color=COLOURS[1], linewidth=1.2, label="what came")
     axes.axvline(_between(history.index[-1], when[0]), color="#999999", linewidth=0.8, linestyle=":")
-    locator = AutoDateLocator(tz=when.tz)
-    axes.xaxis.set_major_locator(locator)
-    axes.xaxis.set_major_formatter(ConciseDateFormatter(locator, tz=when.tz))
+    show_times(axes, when.tz)
     # A name may hold a $, which is no formula, and may be wider than the picture.
     axes.set_title(title if len(title) <= 80 else f"{title[:79]}\N{HORIZONTAL ELLIPSIS}", loc="left", parse_math=False)
     axes.set_ylabel(unit)

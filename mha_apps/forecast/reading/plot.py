@@ -8,10 +8,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.dates import date2num
 from matplotlib.figure import Figure
 
 from mha_apps.errors import InputError
 
+from ..times import show_times
 from .report import ReadingReport
 
 MOST_PANELS = 16
@@ -76,6 +78,7 @@ def _panels(series: list[tuple[str, np.ndarray, np.ndarray]], report: ReadingRep
         axis.tick_params(labelsize=8)
         axis.margins(x=0.01)
         axis.spines[["top", "right"]].set_visible(False)
+    show_times(axes[-1], name=report.zone)
     figure.suptitle(_title(report), fontsize=10, parse_math=False)
     return figure
 
@@ -146,8 +149,6 @@ def _map(series: list[tuple[str, np.ndarray, np.ndarray]], report: ReadingReport
     share = pd.DataFrame(share.T).ffill(limit=max(1, PIXELS // max(2, len(series[0][1])) + 1)).to_numpy().T
     figure = Figure(figsize=(12, min(14, 2 + 0.18 * rows)), layout="constrained")
     axis = figure.subplots()
-    from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, date2num
-
     span = [date2num(np.datetime64(int(first), "us")), date2num(np.datetime64(int(last), "us"))]
     if span[1] <= span[0]:
         span[1] = span[0] + 1
@@ -161,10 +162,7 @@ def _map(series: list[tuple[str, np.ndarray, np.ndarray]], report: ReadingReport
         vmax=1,
         extent=(span[0], span[1], rows, 0),
     )
-    locator = AutoDateLocator()
-    axis.xaxis_date()
-    axis.xaxis.set_major_locator(locator)
-    axis.xaxis.set_major_formatter(ConciseDateFormatter(locator))
+    show_times(axis, name=report.zone)
     if len(series) <= 60:
         axis.set_yticks(np.arange(len(series)) + 0.5, [name[:30] for name, _, _ in series], fontsize=7)
     else:
