@@ -812,7 +812,10 @@ def _trained_on(folder: Path) -> list[str]:
 
 def _table(frame: Any, out: Path | None) -> Answer:
     """A data frame as text; in full in ``out`` when that is given."""
-    rows = json.loads(frame.to_json(orient="records", date_format="iso"))
+    times = frame.select_dtypes(["datetime", "datetimetz"])
+    # As text at once: pandas would write every time in UTC.
+    told = frame.assign(**{name: [time.isoformat() for time in times[name]] for name in times})
+    rows = json.loads(told.to_json(orient="records"))
     if out is None:
         return Answer({"rows": rows}, frame.to_string(index=False))
     from mha_apps.training import files

@@ -32,6 +32,7 @@ from .predict import (
     calibration_of,
     draw,
     forecast_frame,
+    in_zone,
     known_of,
     load_model,
     rows_of,
@@ -107,7 +108,8 @@ def examine(
             f"{source}: the data of the run is not there any more; say where it is, as backtest RUN CSV does"
         )
     with collected() as told:
-        frame, start = _rows_to_score(run, model, load_frame(source, recipe), source, told=csv is None)
+        frame = in_zone(model, load_frame(source, recipe))
+        frame, start = _rows_to_score(run, model, frame, source, told=csv is None)
     whole = after_tail(model, frame)
     result = evaluate(model, whole, start + len(whole) - len(frame), trees=trees)
     if plots:

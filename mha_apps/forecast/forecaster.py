@@ -21,10 +21,11 @@ from .covariates import assign
 from .limits import keep_readings, later, readings_of, warn_of_silent_meters
 from .model import ForecastModel, load_folder
 from .predict import (
+    History,
     ahead_of,
     as_read,
     continued,
-    forecast_frame,
+    forecast_of,
     in_zone,
     informed,
     known_of,
@@ -165,7 +166,8 @@ class Forecaster(BaseEstimator):
             wide: give the mean of each series as a column, indexed by time, instead of the long table.
 
         Returns:
-            Long: ``unique_id``, ``ds``, ``mean``, ``median``, ``lo-80``, ``hi-80``, ``lo-95``, ``hi-95``.
+            Long: ``unique_id``, ``ds`` (in the zone of the rows to continue), ``mean``, ``median``, ``lo-80``,
+            ``hi-80``, ``lo-95``, ``hi-95``.
         """
         model = self._fitted()
         table = predict_frame(model, frame, future, levels=levels)
@@ -275,13 +277,11 @@ def predict_frame(
 ) -> pd.DataFrame:
     """:meth:`Forecaster.predict` for a model without a forecaster, such as one that was exported."""
     given = None if future is None else (load_future(model, in_zone(model, to_wide(future)), "future"), "future")
-    last = None
     if frame is None:
         rows, ahead = informed(model, tail_of(model), [ahead_of(model)], given)
-    else:
-        model = copy.deepcopy(model)
-        rows, last, ahead = continued(model, in_zone(model, to_wide(frame)), "the frame", given)
-    return forecast_frame(model, rows, levels=levels, last=last, ahead=ahead)
+        return forecast_of(model, History(rows, ahead=ahead), levels=levels)
+    model = copy.deepcopy(model)
+    return forecast_of(model, continued(model, to_wide(frame), "the frame", given), levels=levels)
 
 
 def last_rows(model: ForecastModel) -> pd.DataFrame:

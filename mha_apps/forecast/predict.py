@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from datetime import tzinfo
 from pathlib import Path
 from typing import Any
 
@@ -109,12 +110,15 @@ def check_frame(model: ForecastModel, frame: pd.DataFrame, source: str) -> pd.Da
 
 
 def load_rows(run: Run, model: ForecastModel, csv: str | Path, **changes: Any) -> pd.DataFrame:
-    """The frame of ``csv``, read as the run's data were but for ``changes``; a single row has the step of the model."""
+    """The frame of ``csv`` in its own zone, read as the run's data were but for ``changes``.
+
+    A single row has the step of the model.
+    """
     recipe = replace(run.recipe(ForecastRecipe), **changes)
     try:
-        return in_zone(model, load_frame(csv, recipe))
+        return load_frame(csv, recipe)
     except NoStepError:
-        return in_zone(model, load_frame(csv, replace(recipe, freq=model.frequency)))
+        return load_frame(csv, replace(recipe, freq=model.frequency))
 
 
 def known_of(model: ForecastModel, frame: pd.DataFrame, source: str) -> list[str]:
@@ -210,9 +214,26 @@ def after_tail(model: ForecastModel, frame: pd.DataFrame) -> pd.DataFrame:
     return joined.reindex(index)
 
 
+@dataclass
+class History:
+    """Rows to forecast from, as the model reads them: on its clock, meters as increments.
+
+    Attributes:
+        rows: what is forecast first, then the covariates.
+        last: the last reading of each meter; those at the end of the training when None.
+        ahead: the future covariates as far as they are known; None without any.
+        zone: that of the rows as they were given, in which forecasts of them come; None for that of ``rows``.
+    """
+
+    rows: pd.DataFrame
+    last: dict[str, LastReading] | None = None
+    ahead: pd.DataFrame | None = None
+    zone: tzinfo | None = None
+
+
 def rows_to_continue(
     run: Run, model: ForecastModel, csv: str | Path | None, future: str | Path | None = None
-) -> tuple[pd.DataFrame, dict[str, LastReading] | None, pd.DataFrame | None]:
+) -> History:
     """The rows of ``csv``, as :func:`continued` gives them, or those at the end of the training.
 
     Without ``csv`` what training warned of is said again: its forecast is the one that it warned of. What is known of
@@ -221,25 +242,26 @@ def rows_to_continue(
     """
     given = None
     if future is not None:
-        given = load_future(model, load_rows(run, model, future, columns=()), str(future)), str(future)
+        table = in_zone(model, load_rows(run, model, future, columns=()))
+        given = load_future(model, table, str(future)), str(future)
     if csv is None:
         for told in run.summary().get("warnings", []):
             warn(told)
         rows, ahead = informed(model, tail_of(model), [ahead_of(model)], given)
-        return rows, None, ahead
+        return History(rows, ahead=ahead)
     return continued(model, load_rows(run, model, csv), str(csv), given)
 
 
 def continued(
     model: ForecastModel, frame: pd.DataFrame, source: str, given: tuple[pd.DataFrame, str] | None = None
-) -> tuple[pd.DataFrame, dict[str, LastReading], pd.DataFrame | None]:
-    """New rows behind those of the training, as the model reads them; its intervals then have followed them.
+) -> History:
+    """New rows behind those of the training, in their own zone; the intervals of the model then have followed them.
 
-    Meters are increments; beside them the last reading of each meter before that, and the future covariates as far as
-    they are known. ``given`` are some of them, and what to call them. Columns that training did not know, values that
-    no forecast should rest on, and series without any, are named in warnings.
+    ``given`` are future covariates, and what to call them. Columns that training did not know, values that no forecast
+    should rest on, and series without any, are named in warnings.
     """
-    covariates = model.covariates
+    covariates, zone = model.covariates, pd.DatetimeIndex(frame.index).tz
+    frame = in_zone(model, frame)
     covariates.require_history(frame, model.series, source)
     unknown = [name for name in covariates.series(frame) if name not in model.series]
     if unknown and not covariates.listed:
@@ -265,7 +287,7 @@ def continued(
         )
     follow_rows(model, rows)
     warn_of_early_end(behind, model.horizon, source)
-    return rows, last, ahead
+    return History(rows, last, ahead, zone)
 
 
 def load_future(model: ForecastModel, frame: pd.DataFrame, source: str) -> pd.DataFrame:
@@ -365,14 +387,15 @@ def predict(
         levels: intervals to give, of 80 and 95.
 
     Returns:
-        Long: ``unique_id``, ``ds`` (in the zone of the training data), ``mean``, ``median``, then ``lo-80``, ``hi-80``
-        and so on for each level.
+        Long: ``unique_id``, ``ds`` (in the zone of the rows to continue), ``mean``, ``median``, then ``lo-80``,
+        ``hi-80`` and so on for each level.
     """
     run, model = load_model(run)
-    frame, last, ahead = rows_to_continue(run, model, csv, future)
-    table = forecast_frame(model, frame, levels=levels, last=last, ahead=ahead, source=str(future or csv or run.path))
+    history = rows_to_continue(run, model, csv, future)
+    table = forecast_of(model, history, levels=levels, source=str(future or csv or run.path))
     if plots:
-        save_each(draw(as_read(model, frame, last), table, model.horizon), run.plots_dir, "forecast")
+        rows = as_read(model, history.rows, history.last)
+        save_each(draw(rows, table, model.horizon), run.plots_dir, "forecast")
     return table
 
 
@@ -418,6 +441,14 @@ def forecast_frame(
     """
     values, names, times = forecast_values(model, frame, last=last, ahead=ahead, strict=strict, source=source)
     return to_long(values, names, times, levels)
+
+
+def forecast_of(
+    model: ForecastModel, history: History, *, levels: tuple[int, ...] = (80, 95), source: str = "the frame"
+) -> pd.DataFrame:
+    """:func:`predict` for a history that is at hand."""
+    table = forecast_frame(model, history.rows, levels=levels, last=history.last, ahead=history.ahead, source=source)
+    return table if history.zone is None else table.assign(ds=table["ds"].dt.tz_convert(history.zone))
 
 
 def forecast_values(

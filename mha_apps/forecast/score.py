@@ -13,6 +13,7 @@ a point: see :func:`mha_apps.forecast.conformal.half_width`.
 from __future__ import annotations
 
 import re
+from datetime import tzinfo
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ from .predict import (
     after_tail,
     calibration_of,
     free_values,
+    in_zone,
     known_of,
     load_model,
     load_rows,
@@ -72,21 +74,25 @@ def score(run: Run | str | Path, csv: str | Path) -> dict[str, Any]:
     """
     run, model = load_model(run)
     frame = load_rows(run, model, csv).rename(columns=str)
+    zone = pd.DatetimeIndex(frame.index).tz
+    frame = in_zone(model, frame)
     frame = frame[known_of(model, frame, str(csv))]
     # A spike of a covariate must not flag the sensors that it informs.
     frame, _ = rows_of(model, frame, str(csv), trusted=model.series)
-    return score_frame(model, frame, str(csv))
+    return score_frame(model, frame, str(csv), zone=zone)
 
 
-def score_frame(model: ForecastModel, frame: pd.DataFrame, source: str = "the frame") -> dict[str, Any]:
-    """:func:`score` for a frame as :func:`mha_apps.forecast.predict.rows_of` gives it."""
+def score_frame(
+    model: ForecastModel, frame: pd.DataFrame, source: str = "the frame", *, zone: tzinfo | None = None
+) -> dict[str, Any]:
+    """:func:`score` for a frame as :func:`mha_apps.forecast.predict.rows_of` gives it; times are told in ``zone``."""
     whole = after_tail(model, frame)
     before = len(whole) - len(frame)  # rows of the training, which are the past of these
     seen = model.rows_seen(frame.index)
     start = before + (seen if seen < len(frame) else min(max(0, model.look_back - before), len(frame) - 1))
     frame = align(model, whole)
     inputs = make_inputs(model, frame)
-    frame = model.covariates.forecast(frame)
+    frame = model.covariates.forecast(frame if zone is None else frame.tz_convert(zone))
     times, values = frame.index[start:], frame.to_numpy(dtype=np.float64)[start:]
     if not np.isfinite(values).any():
         raise InputError(f"{source}: no value from {times[0]} on; give rows with readings")
@@ -286,10 +292,11 @@ def alert(
     """
     name, sign, number = parse_alert(condition)
     run, model = load_model(run)
-    frame, last, ahead = rows_to_continue(run, model, csv, future)
+    history = rows_to_continue(run, model, csv, future)
     values, (low, high), names, times = free_values(
-        model, frame, last=last, ahead=ahead, source=str(future or csv or run.path)
+        model, history.rows, last=history.last, ahead=history.ahead, source=str(future or csv or run.path)
     )
+    times = times if history.zone is None else times.tz_convert(history.zone)
     if name not in names:
         near = nearest(name, names)
         one = f"did you mean {near!r}?" if near else f"it is one of {', '.join(names[:8])}"

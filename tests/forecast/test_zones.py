@@ -1,11 +1,14 @@
 """Clocks: the sensor's own zone, offsets that stand with the times, and new rows that another clock wrote."""
 
+import json
+
 import numpy as np
 import pandas as pd
 import pytest
 
+from mha_apps.cli import main
 from mha_apps.errors import InputWarning
-from mha_apps.forecast import Forecaster, ForecastRecipe, predict, score, train
+from mha_apps.forecast import Forecaster, ForecastRecipe, alert, backtest, predict, score, train
 from mha_apps.forecast.trainer import load_frame
 
 PLAIN = {"horizon": 6, "look_back": 48, "attention": False}
@@ -25,7 +28,8 @@ def test_rows_of_another_clock_are_forecast_by_the_clock_of_the_training():
     own = forecaster.predict(frame.iloc[560:660])
     for zone in ("UTC", "America/New_York", "UTC+05:30"):
         theirs = forecaster.predict(frame.iloc[560:660].tz_convert(zone))
-        pd.testing.assert_frame_equal(theirs, own)
+        assert str(theirs["ds"].dt.tz) == zone
+        pd.testing.assert_frame_equal(theirs.assign(ds=theirs["ds"].dt.tz_convert("Europe/Berlin")), own)
     elsewhere = forecaster.update(frame.iloc[600:660].tz_convert("UTC"))
     pd.testing.assert_frame_equal(elsewhere.predict()[["ds", "mean"]], own[["ds", "mean"]])
 
@@ -37,16 +41,31 @@ def write(frame, path, clock=str):
     return str(path)
 
 
-def test_summer_rows_go_on_from_a_run_that_was_trained_on_rows_of_winter(tmp_path):
+def test_summer_rows_go_on_from_a_run_that_was_trained_on_rows_of_winter_on_their_own_clock(tmp_path, capsys):
     frame = weekly("Europe/Berlin", start="2024-03-08")  # summer time begins after 23 days
     recipe = ForecastRecipe(csv=write(frame.iloc[:550], tmp_path / "winter.csv"), trees=False, **PLAIN)
     run = train(recipe, out=tmp_path / "run")
-    table = predict(run, write(frame.iloc[560:650], tmp_path / "summer.csv"), plots=False)
+    path = write(frame.iloc[560:650], tmp_path / "summer.csv")
+    table = predict(run, path, plots=False)
     assert table["ds"].iloc[0] == frame.index[650]
-    assert table["ds"].iloc[0].utcoffset() == pd.Timedelta("1h")
-    found = score(run, tmp_path / "summer.csv")
+    assert table["ds"].iloc[0].utcoffset() == pd.Timedelta("2h")
+    found = score(run, path)
     assert found["scored"] == 90
-    assert pd.Timestamp(found["first"]) == frame.index[560]
+    assert found["first"] == "2024-03-31 09:00:00+02:00"
+    assert str(alert(run, path, "load>3")["ds"].dt.tz) == "UTC+02:00"
+    assert predict(run, plots=False)["ds"].iloc[0].utcoffset() == pd.Timedelta("1h")
+    assert main(["forecast", "predict", str(run.path), path, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["rows"][0]["ds"] == "2024-04-04T03:00:00+02:00"
+    assert "2024-04-04 03:00:00+02:00" in (run.path / "forecast.csv").read_text()
+
+
+def test_a_backtest_reads_hours_by_the_clock_of_the_training(tmp_path):
+    frame = weekly("Europe/Berlin", start="2024-01-08")
+    run = train(ForecastRecipe(csv=write(frame, tmp_path / "own.csv"), **PLAIN), out=tmp_path / "run")
+    elsewhere = write(frame.tz_convert("America/New_York"), tmp_path / "elsewhere.csv")
+    own, theirs = (backtest(run, path, plots=False, trees=False) for path in (None, elsewhere))
+    assert run.summary()["blend"]["trees"]["kept"]  # they know hour and weekday
+    assert theirs["mae"] == own["mae"]
 
 
 @pytest.mark.parametrize(
