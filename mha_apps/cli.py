@@ -18,10 +18,10 @@ import signal
 import sys
 import textwrap
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, get_origin, get_type_hints
+from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin, get_type_hints
 
 import tyro
 from tyro.conf import FlagCreatePairsOff, Positional
@@ -230,10 +230,11 @@ class ForecastInspect(Verb):
     """Files, or a folder of them; `sample` is the embedded weather data."""
     options: Annotated[ReadOptions, tyro.conf.arg(name="")] = field(default_factory=ReadOptions)
     plot: Path | None = None
-    """The PNG of all series with their gaps; FILE-series.png in the current folder when not given."""
+    """The PNG of all series with their gaps, replaced when it is there; FILE-series.png in the current folder when not
+    given, where only a picture of an inspection is replaced."""
 
     def run(self) -> Answer:
-        from mha_apps.forecast.reading import inspect
+        from mha_apps.forecast.reading import inspect, is_drawn
         from mha_apps.forecast.sample import resolve
 
         paths = [resolve(path) for path in self.data if path]
@@ -241,6 +242,8 @@ class ForecastInspect(Verb):
             raise InputError("forecast inspect: name a file, files or a folder; see mha-apps forecast inspect --help")
         _require_output(self.plot, (".png",), paths)
         plot = self.plot or Path(f"{paths[0].stem}-series.png")
+        if self.plot is None and plot.exists() and not is_drawn(plot):
+            raise InputError(f"{plot}: no inspection drew it; name another file with --plot, or move it away")
         report = inspect(paths[0] if len(paths) == 1 else paths, options=self.options, plot=plot)
         return Answer(report.to_dict(), report.text(min(shutil.get_terminal_size().columns, 120)))
 
@@ -313,7 +316,12 @@ class ForecastBacktest(Verb):
     def run(self) -> Answer:
         from mha_apps.forecast import backtest
 
-        return _facts(backtest(self.folder, self.csv, trees=self.trees))
+        answer = _facts(backtest(self.folder, self.csv, trees=self.trees))
+        units = (
+            "Errors are in deviations of each sensor over the rows that taught, as are those by step; "
+            "those by series are in its own unit."
+        )
+        return Answer(answer.data, f"{units}\n\n{answer.text}")
 
 
 @dataclass(kw_only=True)
@@ -565,6 +573,7 @@ VERBS: dict[str, dict[str, type[Verb]]] = {
     },
     "demo": {"": Demo},
 }
+POSITIONAL = get_args(Positional[str])[1]  # how tyro marks an argument without a flag
 MOST_ROWS = 24  # of a table that is printed
 MOST_SHOWN = 20  # rows of a longer one, where the first matter most
 SUBJECTS = {
@@ -691,7 +700,7 @@ def _parse(program: str, verb_class: type[Verb], args: list[str]) -> Verb:
     except SystemExit as end:
         if end.code:
             raise InputError(f"{_one_line(complaint.getvalue())}; see {program} --help") from end
-        print(_tidy(printed.getvalue()))
+        print(_tidy(printed.getvalue(), " ".join(["usage:", program, "[OPTIONS]", *_positionals(verb_class)])))
         raise
 
 
@@ -706,8 +715,25 @@ def _sequences(cls: Any) -> set[str]:
     return found
 
 
-def _tidy(help_text: str) -> str:
-    """tyro's help without defaults that tell a reader nothing, and within the width of the terminal."""
+def _positionals(cls: Any) -> Iterator[str]:
+    """The arguments without a flag, of a verb and of the recipe in it: ``[CSV]`` where one may be left out."""
+    hints = get_type_hints(cls, include_extras=True)
+    for one in dataclasses.fields(cls):
+        kind, *notes = get_args(hints[one.name]) if get_origin(hints[one.name]) is Annotated else [hints[one.name]]
+        if dataclasses.is_dataclass(kind):
+            yield from _positionals(kind)
+        elif POSITIONAL in notes:
+            name = next((note.metavar for note in notes if getattr(note, "metavar", None)), one.name.upper())
+            name += "..." if get_origin(kind) is tuple else ""
+            yield name if one.default is dataclasses.MISSING else f"[{name}]"
+
+
+def _tidy(help_text: str, usage: str) -> str:
+    """tyro's help below ``usage``, without defaults that tell a reader nothing, and as wide as the terminal at most.
+
+    tyro's own usage shows what may be left out as what must be there.
+    """
+    help_text = f"{usage}\n\n{help_text.partition(chr(10) * 2)[2]}"
     help_text = re.sub(r"\s*\(default:\s+None\)|\s*\(default: \)", "", help_text)
     width = shutil.get_terminal_size().columns
     lines = []

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
+import tyro
 from tyro.conf import Positional
 
 from mha_apps.errors import InputError
@@ -27,7 +28,7 @@ class ForecastRecipe(ReadOptions, TrainingRecipe):
 
     default_budget: ClassVar[tuple[str, float]] = ("steps", 300)
 
-    csv: Positional[str]
+    csv: Annotated[Positional[str], tyro.conf.arg(metavar="CSV")]
     """The CSV with a timestamp column and one column per sensor, or `sample` for the embedded weather data."""
     horizon: int = 48
     """Rows to forecast."""

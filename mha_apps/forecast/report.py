@@ -55,7 +55,10 @@ def write_report(
         f"rows up to {plan['validation'][1]} decided, rows up to {plan['calibration'][1]} calibrated the intervals."
     )
     if any(record.get("phase") == "validation" for record in run.metrics()):
-        report.figure(curves(run.metrics()), "Losses and errors while the attention path learned, on validation rows.")
+        report.figure(
+            curves(run.metrics()),
+            "Losses and errors of standardised values while the attention path learned, on validation rows.",
+        )
     if found is not None:
         _backtest(report, found)
     report.heading("What comes next")

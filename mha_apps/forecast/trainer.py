@@ -627,6 +627,7 @@ def make_task(model: ForecastModel, inputs: Inputs, plan: Plan, recipe: Forecast
         loss=batch_loss,
         validation_examples=len(held) * groups,
         evaluate=evaluate,
+        words={name: f"{name} of standardised values" for name in ("mae", "mse")},
         parameters=parameter_groups(model, recipe),
         ends_run=False,
         # Each fold takes as many steps as the training before it, and the fit on every row no more than that.

@@ -320,8 +320,9 @@ class _Trainer:
             self.loss_sum.zero_()
             progress.loss_steps = 0
         self._record("validation", metrics)
-        words = {"train_loss": "training loss"}
-        shown = ", ".join(f"{words.get(name, f'validation {name}')} {number:.4g}" for name, number in metrics.items())
+        words = {name: f"validation {self.task.words.get(name, name)}" for name in metrics}
+        words["train_loss"] = "training loss"
+        shown = ", ".join(f"{words[name]} {number:.4g}" for name, number in metrics.items())
         epoch = progress.step / self.epoch_steps
         self.reporter.say(f"epoch {epoch:g}, step {progress.step}: {shown}{' (best)' if better else ''}")
 

@@ -27,6 +27,7 @@ class Task:
         evaluate: (model in eval mode, indices (B,)) -> metrics of each example, each (B,). The loop averages over all.
         monitor: the metric that selects the weights in ``model/``.
         mode: whether a smaller or a larger ``monitor`` is better.
+        words: what people read in the place of a metric's name, such as what it counts in.
         parameters: parameter groups for the optimiser, for learning rates of their own; the whole model when None.
         facts: what ``summary.json`` says beside what the loop measures.
         sections: adds the application's own sections to the report. Called in the first process, when ``model`` holds
@@ -45,6 +46,7 @@ class Task:
     evaluate: Callable[[nn.Module, Tensor], dict[str, Tensor]]
     monitor: str = "loss"
     mode: Literal["min", "max"] = "min"
+    words: dict[str, str] = field(default_factory=dict)
     parameters: list[dict[str, Any]] | None = None
     facts: dict[str, Any] = field(default_factory=dict)
     sections: Callable[[Report], object] | None = None

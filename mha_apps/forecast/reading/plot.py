@@ -12,14 +12,23 @@ from matplotlib.dates import date2num
 from matplotlib.figure import Figure
 
 from mha_apps.errors import InputError
+from mha_apps.training import files
 
 from ..times import show_times
 from .report import ReadingReport
 
+MARK = "mha-apps forecast inspect"
+"""What a picture holds to tell who drew it."""
 MOST_PANELS = 16
 MOST_ROWS_OF_MAP = 400
 PIXELS = 1200
 LINE, MISSING = "#1f4e79", "#f3c9a5"
+
+
+def is_drawn(path: Path) -> bool:
+    """Whether the file is a picture that :func:`draw` made."""
+    with files.disk_errors(path), path.open("rb") as file:
+        return MARK.encode() in file.read(1024)
 
 
 def draw(frame: pd.DataFrame, report: ReadingReport, path: str | Path) -> None:
@@ -39,7 +48,7 @@ def draw(frame: pd.DataFrame, report: ReadingReport, path: str | Path) -> None:
     path = Path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, format="png", dpi=100)
+        figure.savefig(path, format="png", dpi=100, metadata={"Software": MARK})
     except OSError as error:
         raise InputError(f"{path}: the picture cannot be written ({error.strerror}); pass another path") from None
 
