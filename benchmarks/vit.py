@@ -7,8 +7,8 @@
 Peers are timm's VisionTransformer (attention fused and not) and vit-pytorch's SimpleViT. In ``speed`` they take turns,
 so that a busy machine slows all of them alike; a line gives medians and the median of the ratios of neighbouring turns.
 In ``minutes`` every model goes through the same loop, the same images and the same augmentation, one after the other:
-ours with its recipe, the peers with the usual one (AdamW, crop and flip, warm-up, cosine), each as fast as ``speed``
-finds it here. Peers that are not installed are left out and named (``pip install mha_apps[bench]``).
+ours with its recipe, the peers, of as many weights, with the usual one (AdamW, crop and flip, warm-up, cosine), each as
+fast as ``speed`` finds it here. Peers that are not installed are left out and named (``pip install mha_apps[bench]``).
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from torch import Tensor, nn
 
 from mha_apps.images.classify import classification_task, load_for_training, predict_probabilities
 from mha_apps.images.source import load
+from mha_apps.training.clock import counting_from
 from mha_apps.training.loop import fit
 from mha_apps.training.recipe import load_recipe
 from mha_apps.training.run import Run
@@ -42,6 +43,7 @@ from mha_apps.vision.train import build
 
 PRECISIONS = ("fp32", "autocast", "bf16")
 GEOMETRY = {"image_size": 32, "patch_size": 4, "dim": 192, "depth": 9, "heads": 3}
+SAME_SIZE = {"patch_size": 4, "dim": 128, "depth": 5, "heads": 2}  # about a million weights, as ours
 RECIPES = Path(__file__).parents[1] / "mha_apps" / "vision" / "recipes"
 
 
@@ -154,7 +156,7 @@ def minutes(args: argparse.Namespace) -> None:
     images, validation = load_for_training(ours)
     test = load(args.data, "test")
     mean, std = images.statistics()
-    geometry = {**GEOMETRY, "classes": len(images.classes)}
+    geometry = {**SAME_SIZE, "image_size": images.image_size[0], "classes": len(images.classes)}
     entries: dict[str, tuple[VitRecipe, Callable[[], nn.Module]]] = {
         f"mha_apps {args.recipe}": (ours, lambda: build(ours, images))
     }
@@ -164,11 +166,12 @@ def minutes(args: argparse.Namespace) -> None:
     out = Path(args.out).with_suffix("")
     curves: dict[str, list[tuple[float, float]]] = {}
     for name, (recipe, make) in entries.items():
-        torch.manual_seed(args.seed)
-        model = make()
-        task = classification_task(model, images, validation, recipe, mean=mean, std=std)
-        run = Run.create(out / name.replace(" ", "-").replace(",", ""), recipe, "vit", force=True)
-        fit(task, recipe, run)
+        with counting_from():
+            torch.manual_seed(args.seed)
+            model = make()
+            task = classification_task(model, images, validation, recipe, mean=mean, std=std)
+            run = Run.create(out / name.replace(" ", "-").replace(",", ""), recipe, "vit", force=True)
+            fit(task, recipe, run)
         load_weights(model, str(run.model_dir / "model.safetensors"))
         correct = predict_probabilities(model.eval(), test.images, mean=mean, std=std).argmax(dim=1) == test.labels
         curves[name] = [
@@ -236,13 +239,14 @@ def main() -> None:
     parser.add_argument("--data", default="cifar10", help="of minutes")
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--recipe", default="cpu-10m", help="ours in minutes")
-    parser.add_argument("--models", nargs="*", default=["timm, plain", "vit-pytorch SimpleViT"], help="in minutes")
+    parser.add_argument("--models", nargs="*", default=["timm, fused", "vit-pytorch SimpleViT"], help="in minutes")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--images", type=int, default=10_000, help="of predict")
-    parser.add_argument("--out", default="benchmarks/vit.png", help="of minutes")
+    parser.add_argument("--out", default="runs/vit-minutes.png", help="of minutes; the runs lie beside it")
+    parser.add_argument("--threads", type=int, help="of minutes")
     args = parser.parse_args()
-    if args.cpu_time:
-        torch.set_num_threads(1)
+    if args.cpu_time or args.threads:
+        torch.set_num_threads(args.threads or 1)
     parts: dict[str, Callable[[Any], None]] = {"speed": speed, "minutes": minutes, "predict": predict}
     parts[args.part](args)
 

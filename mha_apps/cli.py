@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin, get_type_hints
 
+import psutil
 import tyro
 from tyro.conf import FlagCreatePairsOff, Positional
 
@@ -32,6 +33,7 @@ from mha_apps.errors import InputError, collected, nearest
 from mha_apps.forecast.reading.options import ReadOptions
 from mha_apps.forecast.recipe import ForecastRecipe
 from mha_apps.training import files, processes
+from mha_apps.training.clock import counting_from
 from mha_apps.training.recipe import BUDGETS, TrainingRecipe, load_recipe
 from mha_apps.training.run import Run
 from mha_apps.vision.recipe import VitRecipe
@@ -597,7 +599,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 0
         words, verb_class = chosen
         verb = _parse(" ".join(["mha-apps", *words]), verb_class, args[len(words) :])
-        with contextlib.redirect_stdout(sys.stderr), collected(_tell) as told:  # standard output is the answer's alone
+        # A budget in minutes covers the start of the process. Standard output is the answer's alone.
+        begun = psutil.Process().create_time() if argv is None else None
+        with counting_from(begun), contextlib.redirect_stdout(sys.stderr), collected(_tell) as told:
             answer = verb.run()
         if processes.is_first():
             data = answer.data | ({"warnings": told} if told else {})

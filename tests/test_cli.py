@@ -4,13 +4,16 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import psutil
 import pytest
 
-from mha_apps.cli import VERBS, main
+from mha_apps.cli import VERBS, Answer, main
+from mha_apps.training.clock import seconds_counted
 
 LEAVES = [" ".join([subject, verb]).strip() for subject, verbs in VERBS.items() for verb in verbs]
 
@@ -45,6 +48,16 @@ def test_every_help_fits_80_columns_and_says_what_each_flag_is_for(words, capsys
     if words in LEAVES:
         flags = [line for line in text.splitlines() if line.startswith("  --")]
         assert len(flags) >= 2
+
+
+@pytest.mark.parametrize("typed", [True, False])
+def test_minutes_of_a_command_count_from_the_start_of_its_process(typed, monkeypatch, capsys):
+    answer = staticmethod(lambda: Answer({"seconds": seconds_counted()}, ""))
+    monkeypatch.setattr(VERBS["cnn"]["compare"], "run", answer)
+    monkeypatch.setattr(psutil.Process, "create_time", lambda self: time.time() - 3600)
+    monkeypatch.setattr(sys, "argv", ["mha-apps", "cnn", "compare", "--json"])
+    assert main(None if typed else sys.argv[1:]) == 0
+    assert (json.loads(capsys.readouterr().out)["seconds"] >= 3600) == typed
 
 
 def test_the_versions_agree(capsys):

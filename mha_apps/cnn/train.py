@@ -14,6 +14,7 @@ from mha_apps.errors import InputError
 from mha_apps.images.classify import classification_task, evaluate_model, load_for_training
 from mha_apps.images.source import ImageSet
 from mha_apps.training import files
+from mha_apps.training.clock import counting_from
 from mha_apps.training.device import resolve_device, resolve_precision
 from mha_apps.training.loop import fit
 from mha_apps.training.random import seed_everything
@@ -23,6 +24,7 @@ from mha_apps.training.run import Run
 __all__ = ["build", "evaluate", "load_model", "train"]
 
 
+@counting_from()
 def train(
     recipe: CnnRecipe | None = None,
     *,

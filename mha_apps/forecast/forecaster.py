@@ -15,6 +15,7 @@ from sklearn.exceptions import NotFittedError
 
 from mha_apps.errors import InputError
 from mha_apps.training import Run
+from mha_apps.training.clock import counting_from
 
 from .backtest import Backtest, evaluate, first_unseen
 from .covariates import assign
@@ -128,6 +129,7 @@ class Forecaster(BaseEstimator):
         self.seed = seed
         self.device = device
 
+    @counting_from()
     def fit(self, frame: pd.DataFrame, y: Any = None) -> Forecaster:
         """Fit on ``frame``; what was fitted before is forgotten. ``y`` is there for scikit-learn and ignored."""
         wide = to_wide(frame)

@@ -26,6 +26,7 @@ from mha_apps.training import (
     resolve_precision,
     seed_everything,
 )
+from mha_apps.training.clock import counting_from
 
 from .calendar import encode, extend
 from .conformal import Calibration, scores
@@ -74,6 +75,7 @@ def load_frame(csv: str | Path, options: ReadOptions | None = None) -> pd.DataFr
     return frame
 
 
+@counting_from()
 def train(
     recipe: ForecastRecipe | None = None,
     *,

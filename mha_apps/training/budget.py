@@ -1,4 +1,4 @@
-"""How much of a training is used up: steps, or minutes from the start of the process to its end."""
+"""How much of a training is used up: steps, or minutes from the begin of the work to its end."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import psutil
-
 from mha_apps.errors import InputError
 from mha_apps.training import processes
+from mha_apps.training.clock import seconds_counted
 
 VALIDATION_SHARE = 0.05  # most of a budget in minutes that one validation may take
 LEAST_VALIDATION = 200
@@ -37,7 +36,7 @@ class Budget:
         self.later_seconds, self.later_share = later_seconds, later_share
         self.closing: dict[str, float] = {}  # seconds of what comes after the last step, as last timed
         # Minutes cover start-up, which ended just now.
-        self.charged = time.time() - psutil.Process().create_time() if self.timed else 0.0
+        self.charged = seconds_counted() if self.timed else 0.0
         self.since = time.monotonic()
         self.begun = self.charged
 
@@ -52,7 +51,7 @@ class Budget:
 
     @property
     def usable(self) -> float:
-        """Steps, or seconds from the process's start, at which the last step ends."""
+        """Steps, or seconds from the begin of the work, at which the last step ends."""
         if not self.timed:
             return self.limit
         closing = sum(self.closing.values()) + self.later_seconds + SPARE * self.limit

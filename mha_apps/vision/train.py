@@ -8,6 +8,7 @@ from typing import Any, Literal
 from mha_apps.errors import InputError
 from mha_apps.images.classify import classification_task, evaluate_model, load_for_training
 from mha_apps.images.source import ImageSet
+from mha_apps.training.clock import counting_from
 from mha_apps.training.device import resolve_device, resolve_precision
 from mha_apps.training.loop import fit
 from mha_apps.training.random import seed_everything
@@ -21,6 +22,7 @@ from mha_apps.vision.recipe import VitRecipe
 __all__ = ["build", "evaluate", "train"]
 
 
+@counting_from()
 def train(
     recipe: VitRecipe | None = None,
     *,

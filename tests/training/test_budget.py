@@ -1,10 +1,15 @@
 """Budgets: steps are counted; minutes cover start-up before and closing after, and leave some for later."""
 
+import importlib
+import time
+
 import pytest
 
+from mha_apps.cnn import CnnRecipe, train
 from mha_apps.errors import InputError
 from mha_apps.training import budget as module
 from mha_apps.training.budget import SPARE, Budget
+from mha_apps.training.clock import counting_from, seconds_counted
 
 
 class Clock:
@@ -14,15 +19,12 @@ class Clock:
     def monotonic(self):
         return self.now
 
-    def time(self):
-        return 1000.0
-
 
 @pytest.fixture
 def clock(monkeypatch):
     clock = Clock()
     monkeypatch.setattr(module, "time", clock)
-    monkeypatch.setattr(module.psutil.Process, "create_time", lambda self: 988.0)  # twelve seconds ago
+    monkeypatch.setattr(module, "seconds_counted", lambda: 12.0)
     return clock
 
 
@@ -34,7 +36,7 @@ def test_epochs_and_steps_are_counted_whatever_the_clock_says(clock, unit, limit
     assert budget.validation_examples(50_000, 1e9) == 50_000
 
 
-def test_minutes_begin_with_the_process_and_end_where_closing_does(clock):
+def test_minutes_begin_with_the_work_and_end_where_closing_does(clock):
     budget = Budget("minutes", 2, epoch_steps=10)
     assert budget.seconds == 12
     with budget.closes("report"):
@@ -45,6 +47,27 @@ def test_minutes_begin_with_the_process_and_end_where_closing_does(clock):
     clock.now += last - 20
     assert budget.used(0) == 1
     assert budget.seconds + 8 == pytest.approx(120, rel=0.02)
+
+
+def test_the_work_begins_where_the_outermost_says_and_without_one_with_the_training():
+    assert seconds_counted() == 0
+    with counting_from(time.time() - 100):
+        assert 100 <= seconds_counted() < 110
+        with counting_from():
+            assert 100 <= seconds_counted() < 110
+        assert 100 <= seconds_counted() < 110
+    with counting_from():
+        assert 0 <= seconds_counted() < 10
+    assert seconds_counted() == 0
+
+
+def test_in_python_minutes_begin_with_the_call_and_not_with_a_process_that_runs_for_long(tmp_path, monkeypatch):
+    seen = []
+    module = importlib.import_module("mha_apps.cnn.train")  # the package has a function of that name
+    monkeypatch.setattr(module, "fit", lambda *task: seen.append(seconds_counted()))
+    begun = time.time()
+    train(CnnRecipe(model="resnet8", gate="none", device="cpu"), out=tmp_path / "run")
+    assert 0 < seen[0] <= time.time() - begun
 
 
 def test_a_part_that_takes_longer_the_next_time_counts_with_the_new_time(clock):
