@@ -233,9 +233,10 @@ def finetune(data: str, epochs: int, more: int, model: str, out: Path, base: Pat
         f"{plain.model}, without gates, {plain.budget_text}: {before:.2f}% of {len(validation)} validation images",
         flush=True,
     )
-    figure = Figure(figsize=(6, 3.5), layout="constrained")
-    axes = figure.subplots()
-    axes.axhline(before, color="grey", linestyle=":", label="before plugging")
+    figure = Figure(figsize=(10, 3.5), layout="constrained")
+    panels = figure.subplots(1, 2)
+    for axes in panels:
+        axes.axhline(before, color="grey", linestyle=":", label="before plugging")
     steps = max(1, len(training) // plain.batch_size // 10)
     further = replace(plain, weights=str(run.path.resolve()), epochs=more, steps=None, validate_steps=steps)
     further = replace(further, optimizer="sgd", learning_rate=1e-3, weight_decay=5e-4)
@@ -248,15 +249,19 @@ def finetune(data: str, epochs: int, more: int, model: str, out: Path, base: Pat
         records = trained(recipe, out / name).metrics()
         records = [record for record in records if record["phase"] == "validation"]
         seen += [100 * record["top1"] for record in records]
-        axes.plot([0, *(record["step"] for record in records)], seen, marker="o", markersize=3, label=label)
+        for axes in panels:
+            axes.plot([0, *(record["step"] for record in records)], seen, marker="o", markersize=3, label=label)
         low = min(seen)
         print(
             f"  {label:<24} first {seen[0]:.2f}%, lowest {low:.2f}% ({low - before:+.2f}), last {seen[-1]:.2f}%",
             flush=True,
         )
-    axes.set_xlabel("step")
-    axes.set_ylabel("validation accuracy, %")
-    axes.legend()
+    for axes in panels:
+        axes.set_xlabel("step")
+        axes.set_ylabel("validation accuracy, %")
+    panels[0].legend()
+    panels[1].set_ylim(before - 2.5, before + 1)
+    panels[1].set_title("the same near the start", fontsize=10)
     figure.savefig(out / "finetune.png", dpi=130)
     print(f"plot: {out / 'finetune.png'}")
 

@@ -635,7 +635,7 @@ def structure(args: argparse.Namespace) -> None:
 
 
 def made_up(rows: int = 8640, series: int = 3) -> Iterator[tuple[str, pd.DataFrame]]:
-    """Hourly frames of a few series: one that a linear model has whole, and three that it cannot have."""
+    """Hourly frames of a few series: one that a linear model has whole, and four that it cannot have."""
     rng = np.random.default_rng(0)
     hours, days = np.arange(rows), rows // 24
     index = pd.date_range("2020-01-01", periods=rows, freq="h", name="time")
@@ -658,6 +658,13 @@ def made_up(rows: int = 8640, series: int = 3) -> Iterator[tuple[str, pd.DataFra
         shape = np.convolve(rng.normal(size=24 + 4), np.ones(5) / 5**0.5, "valid")
         return (np.array(signs)[:, None] * shape).ravel()
 
+    def chaotic() -> np.ndarray:
+        """Days whose height follows the logistic map: uncorrelated with the day before, and yet decided by it."""
+        heights = [rng.uniform(0.2, 0.8)]
+        for _ in range(days - 1):
+            heights.append(3.95 * heights[-1] * (1 - heights[-1]))
+        return 3 * np.outer(heights, np.sin(np.pi * np.arange(24) / 24) ** 2).ravel()
+
     def wandering() -> np.ndarray:
         """A machine whose cycle takes 15 to 30 hours, and another time every ten days."""
         cycles = np.repeat(1 / rng.uniform(15, 30, size=rows // 240 + 1), 240)[:rows]
@@ -673,7 +680,7 @@ def made_up(rows: int = 8640, series: int = 3) -> Iterator[tuple[str, pd.DataFra
             found.append(warmth)
         return np.array(found)
 
-    for make in (linear, product, wandering, thermostat):
+    for make in (linear, product, wandering, thermostat, chaotic):
         yield make.__name__, frame([make() for _ in range(series)])
 
 
