@@ -20,8 +20,9 @@ from .calendar import extend
 from .engine import forecast_origins
 from .faults import named, since_unit_change
 from .inputs import Inputs
-from .limits import bound
+from .limits import LastReading, bound, meters_of
 from .linear import LinearPath, thin, whole
+from .meters import readings, risen, since_origin
 from .model import LEVELS, ForecastModel
 from .plot import plot_forecast, save_each
 from .predict import (
@@ -49,6 +50,7 @@ from .windows import centre
 __all__ = ["Backtest", "backtest", "examine"]
 
 MOST_CONTRIBUTING = 500  # origins at which each covariate is taken away
+ROUNDING = 1e-4  # deviations: a value at a bound is inside, though float32 has rounded it and the sum of such values
 
 
 @dataclass
@@ -88,8 +90,10 @@ def examine(
     """Forecast from every origin after the rows that training saw, and compare with what came.
 
     The intervals adapt as they would have in operation: at each origin with the truths of earlier rows only. Future
-    covariates are taken as they were measured, which is hindsight where they are forecasts in operation. Meters are
-    scored by what they rise by in each row, so that no error counts again in every row after it.
+    covariates are taken as they were measured, which is hindsight where they are forecasts in operation. Errors of a
+    meter are those of what it rises by in each row, so that none counts again in every row after it. Its intervals are
+    of its readings, and so are their coverage, width and pinball loss: they are held against what it rose by since the
+    origin, a row that is not known being left out of both.
 
     Args:
         run: a run or its folder.
@@ -159,23 +163,22 @@ def evaluate(model: ForecastModel, frame: pd.DataFrame, start: int, *, trees: bo
     frame = align(model, pd.concat([before, frame.iloc[start:]]).asfreq(frame.index.freq))
     inputs = make_inputs(model, frame)
     frame = model.covariates.forecast(frame)
-    horizon = model.horizon
+    names, horizon = list(frame.columns), model.horizon
     # The forecasts of the last origins before the block come true inside it; the intervals learn from them.
     lead = min(start, horizon)
     origins = torch.arange(start - lead, len(frame))
     raw, target = forecast_origins(model, inputs, origins)
-    calibrated = calibration_of(model, inputs).follow(raw, target)[lead:]
-    raw, target, origins = raw[lead:], target[lead:], origins[lead:]
-    if "lower" in model.artifacts or "meter" in model.artifacts:
-        real = inputs.scaler.backward(calibrated.numpy(), axis=1)
-        bounded = bound(model, list(frame.columns), real, rises=True)
-        calibrated = torch.from_numpy(inputs.scaler.forward(bounded.swapaxes(1, 3)).swapaxes(1, 3).copy())
-    points = {"model": calibrated[..., 0].float(), **baselines(model, inputs, origins)}
+    reached = risen(model, inputs, target)
+    followed = calibration_of(model, inputs).follow(since_origin(model, inputs, raw, torch.isfinite(target)), reached)
+    raw, target, reached, origins = raw[lead:], target[lead:], reached[lead:], origins[lead:]
+    calibrated = within(model, inputs, names, followed[lead:], sums=True)
+    point = within(model, inputs, names, raw[..., :1].double(), sums=False)[..., 0]
+    points = {"model": point.float(), **baselines(model, inputs, origins)}
     if trees:
         earlier = thin(whole((0, start), horizon), len(model.series), MOST_ROWS)
         fitted = Trees(period=model.period, trailing=model.trailing).fit(inputs, earlier)
         points["trees"] = fitted.forecast(inputs, origins)
-    metrics, per_series, per_step = summarize(points, calibrated, target, inputs.scaler.scale, list(frame.columns))
+    metrics, per_series, per_step = summarize(points, target, calibrated, reached, inputs.scaler.scale, names)
     metrics |= {"origins": len(origins), "horizon": horizon, "period": model.period}
     metrics["first_origin"], metrics["last_row"] = str(frame.index[start]), str(frame.index[-1])
     if model.covariates.names:
@@ -186,17 +189,35 @@ def evaluate(model: ForecastModel, frame: pd.DataFrame, start: int, *, trees: bo
     row = int(origins[shown])
     values = inputs.scaler.backward(calibrated[shown].numpy(), axis=0)
     times = frame.index[row : row + horizon]
-    table = to_long(values[:, : len(times)], list(frame.columns), times, (80, 95))
+    table = to_long(values[:, : len(times)], names, times, (80, 95))
+    meters = meters_of(model, names)
+    past = as_read(model, frame.iloc[:row], {name: LastReading(0.0, frame.index[row]) for name in meters})
+    truth = frame.iloc[row : row + horizon].assign(
+        **{name: frame[name].iloc[row : row + horizon].cumsum() for name in meters}
+    )
     figures = {
         str(name): plot_forecast(
-            frame[name].iloc[max(0, row - 4 * horizon) : row],
+            past[name].iloc[-4 * horizon :],
             table[table["unique_id"] == name],
-            truth=frame[name].iloc[row : row + horizon],
-            title=str(name),
+            truth=truth[name],
+            title=f"{name}, from the origin on" if name in meters else str(name),
         )
-        for name in frame.columns[:MOST_PLOTS]
+        for name in names[:MOST_PLOTS]
     }
     return Backtest(metrics, per_series, per_step, figures)
+
+
+def within(model: ForecastModel, inputs: Inputs, names: list[str], values: Tensor, *, sums: bool) -> Tensor:
+    """Forecasts ``(origins, series, horizon, any)`` within the bounds of their sensors, standardised as they were.
+
+    With ``sums`` those of meters are rises since the origin, which never fall, else rises of single rows.
+    """
+    if "lower" not in model.artifacts and "meter" not in model.artifacts:
+        return values
+    real = bound(model, names, inputs.scaler.backward(values.numpy(), axis=1), rises=True)
+    if sums and (meters := [names.index(name) for name in meters_of(model, names)]):
+        real[:, meters] = readings(real[:, meters])
+    return torch.from_numpy(inputs.scaler.forward(real.swapaxes(1, 3)).swapaxes(1, 3).copy())
 
 
 def hindsight(model: ForecastModel) -> dict[str, str]:
@@ -265,14 +286,20 @@ def linear_forecast(inputs: Inputs, origins: Tensor) -> Tensor:
 
 
 def summarize(
-    points: dict[str, Tensor], intervals: Tensor, target: Tensor, scale: np.ndarray, names: list[str]
+    points: dict[str, Tensor],
+    target: Tensor,
+    intervals: Tensor,
+    reached: Tensor,
+    scale: np.ndarray,
+    names: list[str],
 ) -> tuple[dict[str, Any], pd.DataFrame, pd.DataFrame]:
     """Errors, skill and coverage: pooled, per series and per step.
 
     Args:
         points: point forecasts ``(origins, series, horizon)``, the first of which is the model's.
+        target: what came instead ``(origins, series, horizon)``, NaN where unknown.
         intervals: ``(origins, series, horizon, 6)``.
-        target: ``(origins, series, horizon)``, NaN where unknown.
+        reached: what they are held against ``(origins, series, horizon)``, NaN where ``target`` is; another for meters.
         scale: the unit of each series.
         names: of the series.
     """
@@ -286,10 +313,10 @@ def summarize(
     everything, by_series, by_step = (0, 1, 2), (0, 2), (0, 1)
     absolute = {name: (point - target).abs() for name, point in points.items()}
     inside = {
-        80: (target >= intervals[..., 2]) & (target <= intervals[..., 4]),
-        95: (target >= intervals[..., 1]) & (target <= intervals[..., 5]),
+        level: (reached >= intervals[..., low] - ROUNDING) & (reached <= intervals[..., high] + ROUNDING)
+        for level, low, high in ((80, 2, 4), (95, 1, 5))
     }
-    gap = target.double().unsqueeze(-1) - intervals[..., 1:]
+    gap = reached.double().unsqueeze(-1) - intervals[..., 1:]
     levels = torch.tensor(LEVELS, dtype=gap.dtype)
     pinball = torch.maximum(levels * gap, (levels - 1) * gap).mean(-1)
     width = intervals[..., 4] - intervals[..., 2]

@@ -66,7 +66,7 @@ def bounds(forecast: Tensor, offset: Tensor) -> Tensor:
     )
 
 
-def as_far_ahead(values: Tensor, silent: Tensor) -> Tensor:
+def as_far_ahead(values: Tensor, silent: Tensor, sums: Tensor | None = None) -> Tensor:
     """Intervals of sensors that were last measured some rows before the origin, from which they are further ahead.
 
     Each reaches at least as far from the median as that of the step so many rows later, or as that of the last step.
@@ -74,12 +74,17 @@ def as_far_ahead(values: Tensor, silent: Tensor) -> Tensor:
     Args:
         values: ``(..., horizon, 6)``, as :func:`bounds` gives them.
         silent: ``(...,)`` int64, the rows before the origin without a value.
+        sums: ``(...,)``, true where values add up from step to step, so that an interval goes on growing beyond the
+            last one, with the number of steps: a forecast without anything recent errs to one side. Nowhere when None.
     """
     last = values.shape[-2] - 1
-    steps = (torch.arange(last + 1, device=values.device) + silent.unsqueeze(-1)).clamp(max=last)
+    ahead = torch.arange(last + 1, device=values.device) + silent.unsqueeze(-1)
     median = values[..., 3:4]
     reach = values - median
-    later = reach.gather(-2, steps.unsqueeze(-1).expand(values.shape))
+    later = reach.gather(-2, ahead.clamp(max=last).unsqueeze(-1).expand(values.shape))
+    if sums is not None:
+        growth = ((ahead + 1).to(values.dtype) / (last + 1)).clamp_min(1.0)
+        later = later * torch.where(sums.unsqueeze(-1), growth, 1.0).unsqueeze(-1)
     wide = median + torch.where(reach < 0, torch.minimum(reach, later), torch.maximum(reach, later))
     wide = torch.cat([values[..., :1], wide[..., 1:]], -1)
     return torch.where(silent[..., None, None] > 0, wide, values)

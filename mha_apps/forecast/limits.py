@@ -40,7 +40,6 @@ __all__ = [
     "limited",
     "parse_bounds",
     "ranges",
-    "readings",
     "readings_of",
     "warn_of_losses",
     "warn_of_silent_meters",
@@ -334,14 +333,6 @@ def believed(
         absurd = rises[name].notna() & clean[name].isna()
         replaced[name] = frame[name].mask(absurd & ~absurd.shift(fill_value=False))
     return clean.assign(**replaced) if meters else clean
-
-
-def readings(values: np.ndarray, last: float | np.ndarray) -> np.ndarray:
-    """Forecasts ``(horizon, 6)`` of increments as readings after ``last``, a number or ``(6,)``; NaN counts from zero.
-
-    Bounds add up as if all steps erred to the same side, so their intervals are rather too wide than too narrow.
-    """
-    return np.cumsum(np.maximum(values, 0.0), axis=0) + np.nan_to_num(last)
 
 
 def meters_of(model: ForecastModel, names: Sequence[str]) -> list[str]:

@@ -31,11 +31,11 @@ from .limits import (
     last_readings,
     meters_of,
     ranges,
-    readings,
     readings_of,
     warn_of_losses,
     warn_of_silent_meters,
 )
+from .meters import readings, since_origin
 from .model import ForecastModel, load_folder
 from .plot import plot_forecast, save_each
 from .reading.series import NoStepError
@@ -471,7 +471,8 @@ def free_values(
     """What :func:`forecast_values` gives before it is brought within the bounds, and the bounds ``(series,)``.
 
     What lies beyond a bound says how likely the bound itself is. A meter never falls below its last reading, and counts
-    from there: where that was rows ago, the model's forecasts of what it rose by since come in between.
+    from there: where that was rows ago, the model's forecasts of what it rose by since come in between, and its
+    intervals are those of so many steps more.
     """
     names = model.covariates.series(frame)
     times = extend(frame.index, model.horizon)
@@ -482,35 +483,42 @@ def free_values(
     inputs = make_inputs(model, recent, ahead)
     forecast, _ = forecast_origins(model, inputs, torch.tensor([len(recent)]))
     meters = meters_of(model, names)
-    # Meters have a bridge of their own.
-    silent = np.where(recent.columns.isin(meters), 0, rows_since(recent))[: len(forecast[0])]
-    made = as_far_ahead(bounds(forecast[0], calibration_of(model, inputs).offset), torch.from_numpy(silent))
-    values = inputs.scaler.backward(made.numpy(), axis=0)
-    place = [frame.columns.get_loc(name) for name in names]
-    values = values[place]
-    low, high = ranges(model, names)
     known = readings_of(model) if last is None else last
-    since = _risen_since(model, frame, {name: known[name].at for name in meters})
+    unread = {name: _rows_between(known[name].at, frame.index, model.frequency) for name in meters}
+    columns = model.covariates.series(frame)  # in the order of the forecast, which may have more than asked for
+    silent = [unread.get(name, rows) for name, rows in zip(columns, rows_since(recent[columns]), strict=True)]
+    made = bounds(since_origin(model, inputs, forecast[0]), calibration_of(model, inputs).offset)
+    made = as_far_ahead(made, torch.tensor(silent), torch.from_numpy(np.isin(columns, meters)))
+    values = inputs.scaler.backward(made.numpy(), axis=0)
+    values = values[[columns.index(name) for name in names]]
+    low, high = ranges(model, names)
+    since = _risen_since(model, frame, unread)
     for name in meters:
         number, reading = names.index(name), float(np.nan_to_num(known[name].value))
-        values[number] = readings(values[number], reading + since.get(name, np.zeros(6)))
+        values[number] = readings(values[number] + since.get(name, np.zeros(6)), reading)
         low[number] = min(max(low[number], reading), high[number])
     return values, (low, high), names, times
 
 
-def _risen_since(model: ForecastModel, frame: pd.DataFrame, read: dict[str, pd.Timestamp]) -> dict[str, np.ndarray]:
-    """What meters have risen by from the times ``read`` to the last row: mean and quantiles ``(6,)``.
+def _rows_between(at: pd.Timestamp, index: pd.DatetimeIndex, freq: str) -> int:
+    """How many rows after the time ``at`` the last of ``index`` is; 0 where ``at`` is none before it."""
+    end = index[-1]
+    if not is_before(at, end):
+        return 0
+    return len(pd.date_range(at.tz_convert(end.tz) if end.tz is not None else at, end, freq=index.freq or freq)) - 1
+
+
+def _risen_since(model: ForecastModel, frame: pd.DataFrame, unread: dict[str, int]) -> dict[str, np.ndarray]:
+    """What meters have risen by in their last ``unread`` rows, up to the last one: the mean and five medians ``(6,)``.
 
     It is what the model forecasts at the first row without a reading, a horizon later, and so on, the rows between
-    being missing for it. Bounds add up as those of the forecast do, see
-    :func:`mha_apps.forecast.limits.readings`. Meters that were read in the last row are left out.
+    being missing for it. Meters that were read in the last row are left out.
     """
     end, freq = frame.index[-1], frame.index.freq or model.frequency
     silent: dict[int, list[str]] = {}
-    for name, at in read.items():
-        if is_before(at, end):
-            begin = at.tz_convert(end.tz) if end.tz is not None else at
-            silent.setdefault(len(pd.date_range(begin, end, freq=freq)) - 1, []).append(name)
+    for name, rows in unread.items():
+        if rows:
+            silent.setdefault(rows, []).append(name)
     found: dict[str, np.ndarray] = {}
     for rows, names in silent.items():
         columns = model.series if needs_all(model) else names
@@ -520,10 +528,10 @@ def _risen_since(model: ForecastModel, frame: pd.DataFrame, read: dict[str, pd.T
         )
         inputs = make_inputs(model, part)
         forecast, _ = forecast_origins(model, inputs, torch.arange(past, past + rows, model.horizon))
-        rises = inputs.scaler.backward(bounds(forecast, calibration_of(model, inputs).offset).numpy(), axis=1)
-        rises = rises.swapaxes(0, 1).reshape(len(columns), -1, 6)[:, :rows]
-        total = np.maximum(rises, 0.0).sum(1)
-        found |= {name: total[columns.index(name)] for name in names}
+        made = inputs.scaler.backward(since_origin(model, inputs, forecast).numpy(), axis=1)
+        last = (rows - 1) % model.horizon  # of the rows that the last of these forecasts counts for
+        total = made[:-1, :, -1].sum(0) + made[-1, :, last]
+        found |= {name: total[columns.index(name)][[0, 3, 3, 3, 3, 3]] for name in names}
     return found
 
 

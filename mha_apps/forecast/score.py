@@ -29,6 +29,7 @@ from .conformal import Calibration, half_width, scores
 from .engine import forecast_origins
 from .inputs import Inputs
 from .limits import bound
+from .meters import since_origin
 from .model import LEVELS, ForecastModel
 from .predict import (
     after_tail,
@@ -169,7 +170,7 @@ def one_step_ahead(
     missed: list[list[Tensor]] = [[] for _ in names]  # their scores, which are learned once they are believed
 
     def forecast(origins: Tensor) -> Tensor:
-        return forecast_origins(model, inputs, origins)[0][:, :, :1]
+        return since_origin(model, inputs, forecast_origins(model, inputs, origins)[0][:, :, :1])
 
     def in_units(step: Tensor) -> tuple[Tensor, Tensor]:
         calibrated = calibration.apply(step)[:, 0]

@@ -37,6 +37,7 @@ from .faults import FEWEST, since_unit_change, warn_of_faults, without_empty
 from .inputs import Inputs
 from .limits import Limits, limited, meters_of
 from .linear import FOLDS, LinearPath, fit_rounds, refit_linear, thin, whole
+from .meters import forecast_risen
 from .model import LEVELS, ForecastModel
 from .plan import Plan, make_plan
 from .reading import ReadOptions, read_sensor_csv
@@ -185,9 +186,9 @@ def prepare(
     def calibrated() -> tuple[ForecastModel, dict[str, Any]]:
         model, facts, summary = learn(seen, plan, recipe, run, stages, roles)
         model.cpu()
-        calibrate(model, make_inputs(model, seen), plan)
         if limits is not None:
             limits.keep(model)
+        calibrate(model, make_inputs(model, seen), plan)
         keep_tail(model, frame, roles.ahead if roles is not None else None)
         return model, {"facts": facts, "summary": summary}
 
@@ -296,7 +297,7 @@ def follow_rows(model: ForecastModel, frame: pd.DataFrame) -> int:
         origins = torch.arange(max(0, rows - (len(frame) - start) - model.horizon), rows + 1)
         places = inputs.identities - 1
         calibration = Calibration(offset[places], model.artifacts["pace"][places])
-        calibration.follow(*forecast_origins(model, inputs, origins))
+        calibration.follow(*forecast_risen(model, inputs, origins))
         offset[places] = calibration.offset
     model.artifacts["offset"] = offset
     return len(frame) - start
@@ -690,11 +691,18 @@ def select(model: ForecastModel, inputs: Inputs, plan: Plan) -> dict[str, Any]:
 
 @torch.no_grad()
 def calibrate(model: ForecastModel, inputs: Inputs, plan: Plan) -> None:
-    """Fit the intervals on the calibration block, which no choice has looked at."""
+    """Fit the intervals on the calibration block, which no choice has looked at.
+
+    Errors of a meter grow with the horizon in their own way, so meters and other series lend each other no scores.
+    """
     origins = thin(whole(plan.calibration, 1), inputs.windows.series, 100_000)
-    forecast, target = forecast_origins(model, inputs, origins)
-    calibration = Calibration.fit(scores(forecast, target))
-    model.artifacts["offset"], model.artifacts["pace"] = calibration.offset, calibration.pace
+    score = scores(*forecast_risen(model, inputs, origins))
+    meter = model.artifacts.get("meter", torch.zeros(len(model.series), dtype=torch.bool))
+    offset, pace = torch.empty_like(score[0]), torch.empty_like(score[0])
+    for alike in (meter, ~meter):
+        calibration = Calibration.fit(score[:, alike])
+        offset[alike], pace[alike] = calibration.offset, calibration.pace
+    model.artifacts["offset"], model.artifacts["pace"] = offset, pace
 
 
 def keep_tail(model: ForecastModel, frame: pd.DataFrame, ahead: pd.DataFrame | None = None) -> None:
