@@ -12,7 +12,7 @@ changes are linear in them. Drivers take part where rolling folds say that they 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
 from typing import Any
@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from .selection import Block, judge
 from .windows import Windows, centre
@@ -64,34 +65,65 @@ def find_knots(values: np.ndarray) -> np.ndarray:
     return knots
 
 
-def _earlier(values: np.ndarray, first: int, last: int) -> np.ndarray:
-    """Means over the rows ``first`` to ``last`` before each row of ``(rows, columns)``; NaN where none is observed."""
-    observed = np.isfinite(values)
+def _earlier(values: Tensor, first: int, last: int) -> Tensor:
+    """Means over the rows ``first`` to ``last`` before each row of ``(..., rows)``; NaN where none is observed."""
+    observed = torch.isfinite(values)
 
-    def sums(table: np.ndarray) -> np.ndarray:
-        total = np.vstack([np.zeros((1, table.shape[1])), np.cumsum(table, axis=0)])
-        row = np.arange(len(table)) + 1
-        return total[np.maximum(row - first, 0)] - total[np.maximum(row - last, 0)]
+    def sums(table: Tensor) -> Tensor:
+        before = functional.pad(table.cumsum(-1), (last, 0))
+        return before[..., last - first : before.shape[-1] - first] - before[..., : table.shape[-1]]
 
-    count = sums(observed.astype(np.float64))
-    return np.where(count > 0, sums(np.where(observed, values, 0.0)) / np.maximum(count, 1.0), np.nan)
+    count = sums(observed.to(values.dtype))
+    return torch.where(count > 0, sums(torch.where(observed, values, 0.0)) / count.clamp_min(1.0), torch.nan)
 
 
-def _bridged(values: np.ndarray) -> np.ndarray:
-    """``(rows, columns)`` with gaps of up to ``MOST_BRIDGED`` rows between two values as the line between them.
+def _bridged(values: Tensor) -> Tensor:
+    """``(..., rows)`` with gaps of up to ``MOST_BRIDGED`` rows between two values as the line between them.
 
     For the drivers alone: what the map forecasts from a window in which the latest rows are zero means nothing.
     """
-    answer = values.copy()
-    for column in answer.T:
-        known, missing = np.flatnonzero(np.isfinite(column)), np.flatnonzero(~np.isfinite(column))
-        after = np.searchsorted(known, missing)
-        inside = (after > 0) & (after < len(known))
-        missing, after = missing[inside], after[inside]
-        missing = missing[known[after] - known[after - 1] - 1 <= MOST_BRIDGED]
-        if len(missing):
-            column[missing] = np.interp(missing, known, column[known])
-    return answer
+    padded = functional.pad(values, (MOST_BRIDGED, MOST_BRIDGED), value=torch.nan)
+
+    def nearest(side: int) -> tuple[Tensor, Tensor]:
+        """The nearest value on one side, and how many rows away it is; NaN where it is further than a gap."""
+        found, rows = torch.full_like(values, torch.nan), torch.zeros_like(values)
+        for away in range(MOST_BRIDGED, 0, -1):
+            first = MOST_BRIDGED + side * away
+            there = padded[..., first : first + values.shape[-1]]
+            known = torch.isfinite(there)
+            found, rows = torch.where(known, there, found), torch.where(known, float(away), rows)
+        return found, rows
+
+    (before, since), (after, until) = nearest(-1), nearest(1)
+    line = before + (after - before) * since / (since + until)
+    return torch.where(torch.isfinite(values) | (since + until > MOST_BRIDGED + 1), values, line)
+
+
+def make_drivers(ahead: Tensor, knots: np.ndarray, waves: Tensor | None) -> tuple[Tensor, list[tuple[int, bool]]]:
+    """The drivers of covariates that are known ahead.
+
+    Args:
+        ahead: ``(..., covariates, rows)`` float64, standardised, NaN where unknown.
+        knots: ``(covariates, 5)``, where their effects may bend, NaN where nowhere.
+        waves: cosine and sine of the time of day ``(..., rows, 2)``; None where a row is a day or longer.
+
+    Returns:
+        ``(..., drivers, rows)`` float32, and for each driver the number of its covariate and whether it is bent.
+    """
+    ahead = _bridged(ahead)
+    count = ahead.shape[-2]
+    parts = [ahead if last == 1 else _earlier(ahead, first, last) for first, last in STRETCHES]
+    kinds = [(number, False) for _ in STRETCHES for number in range(count)]
+    for column in range(knots.shape[1]):
+        for number in np.flatnonzero(np.isfinite(knots[:, column])).tolist():
+            values = ahead[..., number : number + 1, :]
+            bent = (values - float(knots[number, column])).clamp_min(0.0)
+            parts.append(torch.where(torch.isfinite(values), bent, torch.nan))
+            kinds.append((number, True))
+    for wave in waves.unbind(-1) if waves is not None else ():
+        parts.append(ahead * wave.unsqueeze(-2))
+        kinds += [(number, True) for number in range(count)]
+    return torch.cat([part.float() for part in parts], -2), kinds
 
 
 def count_drivers(knots: Tensor, waves: int) -> int:
@@ -124,31 +156,21 @@ class CovariateTable:
         trailing: int,
     ) -> None:
         rows = len(values) - horizon
-        self.known, self.columns, self.trailing = torch.tensor(known), columns, trailing
+        self.known, self.columns = torch.tensor(known), columns
+        self.first = list(known).count(False)  # the first that is known ahead
+        self.look_back, self.horizon, self.trailing = look_back, horizon, trailing
         self.windows = Windows(values[:rows], look_back=look_back, horizon=horizon, after=values[rows:])
-        ahead = _bridged(values[:, np.asarray(known, dtype=bool)])
-        parts, owners, bent = [], [], []
         place = np.flatnonzero(known)
-        for first, last in STRETCHES:
-            parts.append(_earlier(ahead, first, last) if last > 1 else ahead)
-            owners.append(place)
-            bent.append(np.zeros(len(place), dtype=bool))
-        for knot in knots.T:
-            there = np.isfinite(knot)
-            parts.append(np.maximum(ahead[:, there] - knot[there], 0.0) + 0.0 * ahead[:, there])
-            owners.append(place[there])
-            bent.append(np.ones(int(there.sum()), dtype=bool))
-        for wave in waves.T if waves is not None else ():
-            parts.append(ahead * wave[:, None])
-            owners.append(place)
-            bent.append(np.ones(len(place), dtype=bool))
-        drivers = np.concatenate([part.astype(np.float32) for part in parts], 1)
-        self.owners = torch.from_numpy(np.concatenate(owners))
-        self.bent = torch.from_numpy(np.concatenate(bent))
-        self.drivers = Windows(drivers[:rows], look_back=look_back, horizon=horizon, after=drivers[rows:])
+        ahead = torch.from_numpy(np.ascontiguousarray(values[:, place].T, dtype=np.float64))
+        made, kinds = make_drivers(ahead, knots, None if waves is None else torch.from_numpy(waves))
+        self.owners = torch.tensor([int(place[number]) for number, _ in kinds], dtype=torch.int64)
+        self.bent = torch.tensor([bent for _, bent in kinds], dtype=torch.bool)
+        table = made.numpy().T
+        self.drivers = Windows(table[:rows], look_back=look_back, horizon=horizon, after=table[rows:])
         gaps = (~torch.isfinite(self.drivers.table)).int().cumsum(1, dtype=torch.int32)
-        self.gaps = torch.nn.functional.pad(gaps, (1, 0))  # missing values before each padded row
+        self.gaps = functional.pad(gaps, (1, 0))  # missing values before each padded row
         self.hidden: int | None = None
+        self._last: dict[str, tuple[list[Any], Tensor]] = {}
 
     @property
     def covariates(self) -> int:
@@ -157,8 +179,15 @@ class CovariateTable:
     def without(self, covariate: int) -> CovariateTable:
         """The same as if one covariate were not known: a future one is what its past says, a past one is missing."""
         other = object.__new__(CovariateTable)
-        other.__dict__ = self.__dict__ | {"hidden": covariate}
+        other.__dict__ = self.__dict__ | {"hidden": covariate, "_last": {}}
         return other
+
+    def _once(self, name: str, given: list[Any], make: Callable[[], Tensor]) -> Tensor:
+        """What ``make`` gives, or gave last for the same: every group of series asks for it at the same origins."""
+        known = self._last.get(name)
+        if known is None or not all(map(_same, known[0], given)):
+            known = self._last[name] = given, make()
+        return known[1]
 
     def past(self, origins: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Centred pasts, masks ``(n, covariates, look_back)`` and centres ``(n, covariates, 1)`` in float64."""
@@ -166,7 +195,7 @@ class CovariateTable:
 
     def seen(self, origins: Tensor, rows: int | None = None) -> Tensor:
         """The last ``rows`` rows before the origins ``(n, covariates, rows)``, a look-back when None; NaN: missing."""
-        past = self.windows.steps(origins, -(self.windows.look_back if rows is None else rows), 0)
+        past = self.windows.steps(origins, -(self.look_back if rows is None else rows), 0)
         if self.hidden is not None and not bool(self.known[self.hidden]):
             past[:, self.hidden] = torch.nan
         return past
@@ -185,30 +214,22 @@ class CovariateTable:
             reversion: ``(horizon,)``, its share of the centre.
             use: which drivers are needed ``(drivers,)``; the others are left zero. All when None.
         """
-        kind, look_back = weights.dtype, self.windows.look_back
+        given = [origins, weights, reversion, use]
+        return self._once("innovations", given, lambda: self._innovations(origins, weights, reversion, use))
+
+    def _innovations(self, origins: Tensor, weights: Tensor, reversion: Tensor | None, use: Tensor | None) -> Tensor:
+        kind, look_back = weights.dtype, self.look_back
         wanted = torch.ones_like(self.bent) if use is None else use.clone()
         if self.hidden is not None:
             wanted &= self.owners != self.hidden
         numbers = torch.nonzero(wanted)[:, 0]
-        share = 1 - weights.sum(0) + (0 if reversion is None else reversion.to(kind))
-        answer = torch.zeros(len(origins), self.drivers.series, self.drivers.horizon, dtype=kind)
+        answer = torch.zeros(len(origins), self.drivers.series, self.horizon, dtype=kind)
         for part in torch.arange(len(origins)).split(max(1, CHUNK // max(len(numbers), 1))):
             both = self.drivers.at(numbers[None, :], origins[part, None])
-            past, future = both.past.to(kind), both.future.to(kind)
             gaps = self.gaps[numbers][:, origins[part] + look_back] - self.gaps[numbers][:, origins[part]]
-            if bool((gaps == 0).all()):  # nothing is missing: the centre is a sum, and need not be taken away first
-                level = past[..., -self.trailing :].mean(-1, keepdim=True)
-                expected = past @ weights + level * share
-            else:
-                z, _, level = centre(past, self.trailing)
-                expected = z @ weights + level * (share + weights.sum(0))
-            found = torch.where(torch.isfinite(future), future - expected, 0.0)
-            if bool((gaps > 0).any()):
-                observed = torch.isfinite(past)
-                lately = observed[..., -MOST_BRIDGED:].all(-1)
-                lately &= observed[..., -self.trailing :].to(kind).mean(-1) >= 0.5
-                found = torch.where(lately[..., None], found, 0.0)
-            answer[part[:, None], numbers] = found
+            answer[part[:, None], numbers] = _beyond(
+                both.past.to(kind), both.future.to(kind), weights, reversion, self.trailing, bool((gaps > 0).any())
+            )
         return answer
 
     def ahead(self, origins: Tensor, weights: Tensor) -> Tensor:
@@ -216,11 +237,84 @@ class CovariateTable:
 
         One that is hidden is there as the linear map ``weights`` forecasts it.
         """
-        future = torch.where(self.known[:, None], self.windows.steps(origins, 0, self.windows.horizon), torch.nan)
+        future = torch.where(self.known[:, None], self.windows.steps(origins, 0, self.horizon), torch.nan)
         if self.hidden is not None and bool(self.known[self.hidden]):
             z, _, level = centre(self.seen(origins)[:, self.hidden].double(), self.trailing)
             future[:, self.hidden] = (z @ weights + level).to(future.dtype)
         return future
+
+
+def _same(one: Tensor | None, other: Tensor | None) -> bool:
+    return one is other or (
+        one is not None and other is not None and one.dtype == other.dtype and torch.equal(one, other)
+    )
+
+
+def _beyond(
+    past: Tensor, future: Tensor, weights: Tensor, reversion: Tensor | None, trailing: int, gaps: bool
+) -> Tensor:
+    """What drivers do in ``future`` ``(..., horizon)`` beyond the linear path's forecast from ``past``.
+
+    ``gaps`` says whether any value of ``past`` may be missing.
+    """
+    share = 1 - weights.sum(0) + (0 if reversion is None else reversion.to(weights.dtype))
+    if not gaps:  # the centre is a sum, and need not be taken away first
+        expected = past @ weights + past[..., -trailing:].mean(-1, keepdim=True) * share
+        return torch.where(torch.isfinite(future), future - expected, 0.0)
+    z, _, level = centre(past, trailing)
+    expected = z @ weights + level * (share + weights.sum(0))
+    observed = torch.isfinite(past)
+    lately = observed[..., -MOST_BRIDGED:].all(-1)
+    lately &= observed[..., -trailing:].to(past.dtype).mean(-1) >= 0.5
+    return torch.where(torch.isfinite(future) & lately[..., None], future - expected, 0.0)
+
+
+class CovariateWindows(CovariateTable):
+    """The same for windows that are at hand, in operations that a graph can hold.
+
+    Window k has the origin ``k * stride``.
+
+    Args:
+        values: ``(n, covariates, LATEST + look_back + horizon)`` float64, standardised, NaN where unknown.
+        known, columns, knots, look_back, horizon, trailing: as for :class:`CovariateTable`.
+        waves: cosine and sine of the time of day in the last rows ``(n, look_back + horizon, 2)``, or None.
+        stride: rows from one origin to the next.
+    """
+
+    def __init__(
+        self,
+        values: Tensor,
+        *,
+        known: Sequence[bool],
+        columns: int,
+        knots: np.ndarray,
+        waves: Tensor | None,
+        look_back: int,
+        horizon: int,
+        trailing: int,
+        stride: int,
+    ) -> None:
+        self.known, self.columns, self.stride = torch.tensor(known), columns, stride
+        self.look_back, self.horizon, self.trailing, self.hidden = look_back, horizon, trailing, None
+        self.first = list(known).count(False)
+        clock = None if waves is None else functional.pad(waves, (0, 0, LATEST, 0))
+        self.made = make_drivers(values[:, self.first :], knots, clock)[0][..., LATEST:]
+        values = values[..., LATEST:].float()
+        self.values = torch.where(torch.isfinite(values), values, torch.nan)
+
+    def seen(self, origins: Tensor, rows: int | None = None) -> Tensor:
+        first = 0 if rows is None else self.look_back - rows
+        return self.values[origins // self.stride, :, first : self.look_back]
+
+    def innovations(
+        self, origins: Tensor, weights: Tensor, reversion: Tensor | None = None, use: Tensor | None = None
+    ) -> Tensor:
+        both = self.made[origins // self.stride].to(weights.dtype)
+        past, future = both[..., : self.look_back], both[..., self.look_back :]
+        return _beyond(past, future, weights, reversion, self.trailing, True)
+
+    def ahead(self, origins: Tensor, weights: Tensor) -> Tensor:
+        return self.values[origins // self.stride, :, self.look_back :]
 
 
 @dataclass

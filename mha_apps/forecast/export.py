@@ -1,8 +1,9 @@
 """Handing a forecaster on: ONNX from raw rows to quantiles, safetensors, and a model card that says how to feed it.
 
 The graph holds everything that :func:`mha_apps.forecast.predict` does after reading: the scale of each sensor, the
-centring, the linear path, attention where it was kept, the seasonal naive forecast and the trees where they take part,
-the calibration of the intervals as training left it, and the bounds.
+centring, the linear path with what covariates add to it, attention where it was kept, the seasonal naive forecast and
+the trees where they take part, what meters have risen by, the calibration of the intervals as training left it, and the
+bounds.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from mha_apps.errors import InputError
 from mha_apps.training import Run, files
@@ -26,15 +28,16 @@ from mha_apps.training.export import exported, require_onnx, write_onnx
 from .baselines import seasonal_naive
 from .calendar import CYCLES, encode, extend
 from .conformal import as_far_ahead, bounds
-from .covariates import Covariates
-from .cross import Cross
-from .inputs import groups_of
-from .limits import meters_of, ranges
+from .drivers import LATEST, CovariateWindows
+from .inputs import around, groups_of
+from .limits import LastReading, increments, meters_of, ranges
 from .linear import LinearPath
+from .meters import add_up
 from .model import FILES, LEVELS, ForecastModel
-from .predict import forecast_values, load_model, tail_of
+from .predict import free_values, load_model, tail_of
 from .recipe import ForecastRecipe
 from .stack import Blend
+from .trainer import static_of
 from .trees import Table
 from .windows import centre, whole_patches
 
@@ -50,26 +53,23 @@ class OnnxForecaster(nn.Module):
     """A model and all that is done before and after it, as one function of tensors.
 
     Args:
-        model: in eval mode, of series alone: no meters and no covariates.
+        model: in eval mode.
 
     Raises:
-        InputError: the model holds what the graph does not.
+        InputError: the model has more series than a graph takes.
     """
 
     middle: Tensor
     unit: Tensor
+    meters: Tensor
+    numbers: Tensor
+    static: Tensor | None
     identity: Tensor
     members: Tensor
     place: Tensor
 
     def __init__(self, model: ForecastModel) -> None:
         super().__init__()
-        if model.covariates != Covariates():
-            raise InputError("--format onnx: the graph takes no covariates; use --format safetensors, or train without")
-        if "meter" in model.artifacts:
-            raise InputError(
-                "--format onnx: the graph knows no meters; use --format safetensors, or leave --counter out"
-            )
         if len(model.series) > MOST_SERIES:
             raise InputError(
                 f"--format onnx: {len(model.series):,} series, and the graph takes {MOST_SERIES:,} at most; use "
@@ -81,7 +81,7 @@ class OnnxForecaster(nn.Module):
         # Where a series is in two groups the later one counts, as in Inputs.
         place = torch.tensor([int((members.flatten() == each).nonzero()[-1]) for each in range(count)])
         held = model.artifacts
-        low, high = ranges(model, model.series)
+        low, high = ranges(model, model.series, rises=True)
         self.register_buffer("middle", held["mean"][:, None])
         self.register_buffer("unit", held["scale"][:, None])
         self.register_buffer("identity", torch.arange(1, count + 1)[members])
@@ -93,7 +93,16 @@ class OnnxForecaster(nn.Module):
         self.bounded = bool(np.isfinite(low).any() or np.isfinite(high).any())
         for name, tensor in LinearPath.from_tensors(held).tensors().items():
             self.register_buffer(f"path_{name}", tensor)
+        if model.covariates.names:
+            self.register_buffer("around_middle", held["around_mean"][:, None])
+            self.register_buffer("around_unit", held["around_scale"][:, None])
+            self.knots = held["knots"].numpy()
+        self.register_buffer("static", static_of(model, model.series))
+        meters = meters_of(model, model.series)
+        self.register_buffer("meters", torch.tensor([name in meters for name in model.series]))
+        self.register_buffer("numbers", torch.tensor([model.series.index(name) for name in meters], dtype=torch.int64))
         self.future = whole_patches(model.horizon, model.patch)
+        self.rows = model.look_back + self.future
         self.attends = bool(model.attention_weight)
         blend = Blend.of(model)
         weights = blend.expanded(model.horizon)[1:] if blend is not None else torch.zeros(count, model.horizon, 2)
@@ -105,19 +114,29 @@ class OnnxForecaster(nn.Module):
                 self.register_buffer(f"tree_{name}", tensor)
 
     def _linear(self) -> LinearPath:
-        held = dict(self.named_buffers(recurse=False))
-        cross = Cross(held["path_cross_mean"], held["path_cross_weights"]) if "path_cross_weights" in held else None
-        return LinearPath(held["path_linear"], cross, held.get("path_reversion"))
+        held = self.named_buffers(recurse=False)
+        return LinearPath.from_tensors({name[5:]: tensor for name, tensor in held if name.startswith("path_")})
 
-    def forward(self, past: Tensor, waves: Tensor | None = None, bins: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Forecasts in the sensors' own units.
+    def forward(
+        self,
+        past: Tensor,
+        waves: Tensor | None = None,
+        bins: Tensor | None = None,
+        past_covariates: Tensor | None = None,
+        future_covariates: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Forecasts in the sensors' own units, of meters what they will have risen by since the last row.
 
         Args:
-            past: ``(batch, series, look_back)`` float64, as measured, NaN where missing.
+            past: ``(batch, series, look_back)`` float64, as measured, meters by what they rose since the row before,
+                NaN where missing.
             waves: ``(batch, look_back + future, 2 * cycles)`` float32, of the rows of ``past`` and those after it, as
                 :func:`mha_apps.forecast.calendar.encode` gives them; the future is the horizon rounded up to whole
                 patches. Not for a model without cycles.
             bins: ``(batch, look_back + future, cycles)`` int64, as it gives them too.
+            past_covariates: ``(batch, past ones, LATEST + look_back)`` float64, in their own units, NaN where missing.
+                Not for a model without any, as for the next.
+            future_covariates: ``(batch, future ones, LATEST + look_back + horizon)`` float64, the holidays last.
 
         Returns:
             The mean ``(batch, series, horizon)`` and the quantiles ``(batch, series, horizon, 5)``, float64.
@@ -126,17 +145,27 @@ class OnnxForecaster(nn.Module):
         z = ((past - self.middle) / self.unit).float()
         z = torch.where(torch.isfinite(z), z, torch.nan)
         centred, mask, level = centre(z.double(), model.trailing)
-        linear = self._linear().forecast(centred, mask, level).float()
-        found = self._network(centred.float(), mask.float(), linear, waves, bins) + level.float().unsqueeze(-1)
+        table = self._covariates(past_covariates, future_covariates, waves)
+        path, who = self._linear(), torch.arange(1, past.shape[1] + 1)
+        origins = torch.arange(past.shape[0]) * self.rows
+        linear = path.forecast(centred, mask, level, covariates=table, origins=origins, who=who).float()
+        batch: dict[str, Any] = {"past": centred.float(), "mask": mask.float(), "linear": linear}
+        found = self._network(batch, waves, bins, table) + level.float().unsqueeze(-1)
         point = found[..., :1]
         if self.takes[0]:
             naive = seasonal_naive(z, model.horizon, model.period)
             found = found + self._share(naive, point, 0)
         if self.trees is not None:
-            found = found + self._share(self._grown(z, waves), point, 1)
+            found = found + self._share(self._grown(z, waves, table), point, 1)
         measured = mask.flip(-1).cumsum(-1) > 0
-        made = as_far_ahead(bounds(found, self.get_buffer("offset")), (~measured).sum(-1))
+        silent = (~measured).sum(-1) * ~self.meters
+        which = self.numbers
+        if len(which):
+            found = add_up(found, which, self.middle[which], self.unit[which])
+        made = as_far_ahead(bounds(found, self.get_buffer("offset")), silent)
         values = made * self.unit[..., None] + self.middle[..., None]
+        if len(which):
+            values = torch.where(self.meters[:, None, None], _rising(values), values)
         if self.bounded:
             values = torch.minimum(torch.maximum(values, self.get_buffer("low")), self.get_buffer("high"))
         return values[..., 0], values[..., 1:]
@@ -145,42 +174,77 @@ class OnnxForecaster(nn.Module):
         difference = torch.nan_to_num(forecast.unsqueeze(-1) - point, nan=0.0)
         return difference * self.get_buffer("blend")[..., component : component + 1]
 
-    def _network(self, past: Tensor, mask: Tensor, linear: Tensor, waves: Tensor | None, bins: Tensor | None) -> Tensor:
+    def _covariates(self, past: Tensor | None, future: Tensor | None, waves: Tensor | None) -> CovariateWindows | None:
+        model, given = self.model, []
+        if past is not None:
+            given.append(functional.pad(past, (0, model.horizon), value=torch.nan))
+        if future is not None:
+            given.append(future)
+        if not given:
+            return None
+        if waves is not None and "hour" in model.cycles:
+            hour = 2 * model.cycles.index("hour")
+            waves = waves[:, : model.look_back + model.horizon, hour : hour + 2]
+        else:
+            waves = None
+        return CovariateWindows(
+            (torch.cat(given, 1) - self.get_buffer("around_middle")) / self.get_buffer("around_unit"),
+            known=model.covariates.known,
+            columns=len(model.covariates.columns),
+            knots=self.knots,
+            waves=waves,
+            look_back=model.look_back,
+            horizon=model.horizon,
+            trailing=model.trailing,
+            stride=self.rows,
+        )
+
+    def _network(
+        self, batch: dict[str, Any], waves: Tensor | None, bins: Tensor | None, table: CovariateWindows | None
+    ) -> Tensor:
         """The heads' forecasts relative to the centre, ``(batch, series, horizon, 6)``."""
-        model, groups = self.model, len(self.members)
-
-        def grouped(values: Tensor) -> Tensor:
-            return values[:, self.members].flatten(0, 1)  # (batch * groups, members, ...)
-
-        tokens = slice(None, None, model.patch)
-        batch: dict[str, Any] = {"past": grouped(past), "mask": grouped(mask), "linear": grouped(linear)}
-        batch["identity"] = self.identity.expand(past.shape[0], -1, -1).flatten(0, 1)
+        model, groups, size = self.model, len(self.members), batch["past"].shape[0]
+        batch = {name: values[:, self.members].flatten(0, 1) for name, values in batch.items()}
+        batch["identity"] = self.identity.expand(size, -1, -1).flatten(0, 1)
         for name, rows in (("waves", waves), ("bins", bins)):
-            batch[name] = None if rows is None else rows[:, tokens].repeat_interleave(groups, 0)
+            batch[name] = None if rows is None else rows[:, :: model.patch].repeat_interleave(groups, 0)
+        if table is not None:
+            both = around(table, torch.arange(size) * self.rows, self._linear().weights, self.rows)
+            batch["around"], batch["around_mask"] = (each.repeat_interleave(groups, 0) for each in both)
+        if self.static is not None:
+            batch["static"] = self.static[self.members].expand(size, -1, -1, -1).flatten(0, 1)
         found = model.heads(batch, attends=self.attends)
         return found.unflatten(0, (-1, groups)).flatten(1, 2)[:, self.place]
 
-    def _grown(self, z: Tensor, waves: Tensor | None) -> Tensor:
+    def _grown(self, z: Tensor, waves: Tensor | None, table: CovariateWindows | None) -> Tensor:
         """The trees' forecasts ``(batch, series, horizon)``, standardised."""
         trees, horizon = self.trees, self.model.horizon
         assert trees is not None
-        batch, count, look_back = z.shape
-        rows = look_back + self.future
-        flat = waves if waves is not None else torch.zeros(batch, rows, 0)
+        batch, count, _ = z.shape
+        flat = waves if waves is not None else torch.zeros(batch, self.rows, 0)
 
         class _Here:  # what the trees read of Inputs, with the batch as rows that follow each other
             identities = torch.arange(1, count + 1)
-            covariates, static = None, None
+            covariates, static, linear = table, self.static, self._linear()
 
         here = _Here()
         here.waves = flat.flatten(0, 1)  # type: ignore[attr-defined]
-        origin = (torch.arange(batch) * rows)[:, None].expand(batch, count).flatten()
+        origin = (torch.arange(batch) * self.rows)[:, None].expand(batch, count).flatten()
         series = torch.arange(count).expand(batch, count).flatten()
         lead = torch.arange(horizon).expand(batch * count, horizon)
         features, level = trees._features(here, z.flatten(0, 1), origin, series, lead)  # type: ignore[arg-type]
-        table = Table(**{name[5:]: held for name, held in self.named_buffers(recurse=False) if name[:5] == "tree_"})
-        made = table.at_once(features.flatten(0, 1)).unflatten(0, (-1, horizon)).float() + level[:, None]
+        forest = Table(**{name[5:]: held for name, held in self.named_buffers(recurse=False) if name[:5] == "tree_"})
+        made = forest.at_once(features.flatten(0, 1)).unflatten(0, (-1, horizon)).float() + level[:, None]
         return made.unflatten(0, (-1, count))
+
+
+def _rising(values: Tensor) -> Tensor:
+    """The highest of the steps so far ``(..., horizon, 6)``, in operations that every runtime has."""
+    horizon, step = values.shape[-2], 1
+    while step < horizon:
+        earlier = functional.pad(values, (0, 0, step, 0), value=-torch.inf)
+        values, step = torch.maximum(values, earlier[..., :horizon, :]), 2 * step
+    return values
 
 
 def export(
@@ -204,7 +268,8 @@ def export(
 
     Raises:
         InputError: no trained model in the run; the packages of the extra ``export`` are missing; the model holds
-            what the graph does not, or ONNX disagrees; ``out`` holds files of the same names that no export wrote.
+            more series than a graph takes, or ONNX disagrees; ``out`` holds files of the same names that no export
+            wrote.
     """
     if format not in ("onnx", "safetensors"):
         raise InputError(f"--format {format!r}: not known; pass onnx or safetensors")
@@ -226,30 +291,58 @@ def export(
     return result
 
 
-def _examples(model: ForecastModel) -> tuple[dict[str, np.ndarray], list[pd.DataFrame]]:
-    """Inputs of the graph from the last rows of the training, and the frames that say the same; some cells missing."""
-    tail = tail_of(model)
+def _examples(model: ForecastModel) -> list[tuple[pd.DataFrame, pd.DataFrame | None]]:
+    """Rows of the training as the model reads them, and what is known after them; some cells missing."""
+    tail, names = tail_of(model), list(model.covariates.future)
     draw = np.random.default_rng(0)
-    frames = []
+    found = []
     for back in range(min(CHECKED, max(1, len(tail) - model.look_back))):
-        frame = tail.iloc[max(0, len(tail) - back - model.look_back) : len(tail) - back].copy()
+        frame = tail.iloc[max(0, len(tail) - back - model.look_back - LATEST) : len(tail) - back]
         frame = frame.mask(draw.uniform(size=frame.shape) < 0.1 * back)
-        frames.append(frame)
-    return feeds(model, frames), frames
+        ahead = None
+        if names:
+            usual = tail[names].mean().fillna(0.0), tail[names].std().fillna(1.0)
+            drawn = usual[0].to_numpy() + usual[1].to_numpy() * draw.normal(size=(model.horizon, len(names)))
+            ahead = pd.DataFrame(drawn, extend(frame.index, model.horizon), names)
+            ahead = ahead.mask(draw.uniform(size=ahead.shape) < 0.1 * back)
+        found.append((frame, ahead))
+    return found
 
 
-def feeds(model: ForecastModel, frames: list[pd.DataFrame]) -> dict[str, np.ndarray]:
-    """The inputs of the graph for rows to continue, each a frame with the model's series and at least one row."""
-    future = whole_patches(model.horizon, model.patch)
-    past, clock = [], []
-    for frame in frames:
+def feeds(
+    model: ForecastModel, frames: Sequence[pd.DataFrame], ahead: Sequence[pd.DataFrame | None] | None = None
+) -> dict[str, np.ndarray]:
+    """The inputs of the graph for rows to continue.
+
+    Args:
+        model: the model.
+        frames: each with the model's series and covariates, meters as their readings, and at least one row. What is
+            not there is missing.
+        ahead: for each of them the future covariates in the rows after it, or None.
+    """
+    rises = [increments(frame, meters_of(model, list(frame.columns))) for frame in frames]
+    return _arrays(model, list(zip(rises, ahead or [None] * len(rises), strict=True)))
+
+
+def _arrays(model: ForecastModel, rows: list[tuple[pd.DataFrame, pd.DataFrame | None]]) -> dict[str, np.ndarray]:
+    """:func:`feeds` for rows as the model reads them."""
+    covariates, future = model.covariates, whole_patches(model.horizon, model.patch)
+    found: dict[str, list[np.ndarray]] = {"past": []}
+    for frame, ahead in rows:
         before = pd.date_range(end=frame.index[-1], periods=model.look_back, freq=model.frequency)
-        past.append(frame.reindex(index=before, columns=model.series).to_numpy(dtype=np.float64).T)
-        clock.append(encode(before.append(extend(before, future)), model.cycles))
-    given = {"past": np.stack(past)}
-    if model.cycles:
-        given |= {"waves": np.stack([waves for waves, _ in clock]), "bins": np.stack([bins for _, bins in clock])}
-    return given
+        found["past"].append(frame.reindex(index=before, columns=model.series).to_numpy(dtype=np.float64).T)
+        if model.cycles:
+            waves, bins = encode(before.append(extend(before, future)), model.cycles)
+            found.setdefault("waves", []).append(waves)
+            found.setdefault("bins", []).append(bins)
+        earlier = pd.date_range(end=before[-1], periods=model.look_back + LATEST, freq=model.frequency)
+        known = covariates.at(ahead, extend(earlier, model.horizon), "the covariates")
+        table, past = covariates.table(frame.reindex(earlier), known).T, len(covariates.past)
+        if past:
+            found.setdefault("past_covariates", []).append(table[:past, : len(earlier)])
+        if len(table) > past:
+            found.setdefault("future_covariates", []).append(table[past:])
+    return {name: np.stack(each) for name, each in found.items()}
 
 
 def _write_onnx(graph: OnnxForecaster, path: Path) -> float:
@@ -257,25 +350,27 @@ def _write_onnx(graph: OnnxForecaster, path: Path) -> float:
     import onnxruntime
 
     model = graph.model
-    given, frames = _examples(model)
+    examples = _examples(model)
+    given = _arrays(model, examples)
     two = {name: torch.from_numpy(rows[:2] if len(rows) > 1 else rows.repeat(2, 0)) for name, rows in given.items()}
     write_onnx(graph, two, ["forecast", "quantiles"], path)
     written = onnx.load(path)
     facts = {
         "series": model.series, "look_back": model.look_back, "horizon": model.horizon, "cycles": model.cycles,
         "frequency": model.frequency, "zone": model.zone, "levels": LEVELS, "future": graph.future,
+        "meters": meters_of(model, model.series), "past_covariates": model.covariates.past,
+        "future_covariates": model.covariates.names[len(model.covariates.past) :],
     }  # fmt: skip
     onnx.helper.set_model_props(written, {name: json.dumps(value) for name, value in facts.items()})
     files.replace(path, lambda file: file.write(written.SerializeToString()))
 
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     difference = 0.0
-    for some in (slice(0, 1), slice(0, len(frames))):
+    for some in (slice(0, 1), slice(0, len(examples))):
         mean, quantiles = session.run(None, {name: value[some] for name, value in given.items()})
         found = np.concatenate([mean[..., None], quantiles], -1)
-        for ours, frame in zip(found, frames[some], strict=True):
-            theirs = forecast_values(model, frame)[0]
-            gap = np.abs(ours - theirs) / graph.unit[..., None].numpy()
+        for ours, (frame, ahead) in zip(found, examples[some], strict=True):
+            gap = np.abs(ours - _values(model, frame, ahead)) / graph.unit[..., None].numpy()
             difference = max(difference, float(np.nan_to_num(gap, nan=np.inf).max()))
     if not difference <= TOLERANCE:
         raise InputError(
@@ -283,6 +378,14 @@ def _write_onnx(graph: OnnxForecaster, path: Path) -> float:
             "config, and use --format safetensors"
         )
     return difference
+
+
+def _values(model: ForecastModel, frame: pd.DataFrame, ahead: pd.DataFrame | None) -> np.ndarray:
+    """What the graph should say of these rows ``(series, horizon, 6)``: the forecasts of meters that read zero last."""
+    zero = {name: LastReading(0.0, frame.index[-1]) for name in meters_of(model, model.series)}
+    values, _, names, _ = free_values(model, frame, last=zero, ahead=ahead, strict=False)
+    low, high = ranges(model, names, rises=True)
+    return np.clip(values, low[:, None, None], high[:, None, None])
 
 
 FORMULAS = {
@@ -405,7 +508,7 @@ def _onnx_use(model: ForecastModel) -> str:
     rows = model.look_back + whole_patches(model.horizon, model.patch)
     series, cycles, steps = len(model.series), model.cycles, rows - model.look_back
     clock = zone = code = ""
-    given = '{"past": past}'
+    given = '"past": past'
     if cycles:
         table = "\n".join(
             f"| {k} | {name} | `{FORMULAS[name]}` | {CYCLES[name].values} |" for k, name in enumerate(cycles)
@@ -441,21 +544,44 @@ waves = [wave(2 * np.pi * phase) for phase in phases for wave in (np.cos, np.sin
 bins = [np.minimum(np.floor(count * phase + 1e-6), count - 1) for phase, count in zip(phases, values)]
 waves, bins = np.stack(waves, -1).astype(np.float32), np.stack(bins, -1).astype(np.int64)
 """
-        given = '{"past": past, "waves": waves[None], "bins": bins[None]}'
+        given += ', "waves": waves[None], "bins": bins[None]'
+    covariates, empty, around_told = model.covariates, "", ""
+    past, behind = len(covariates.past), LATEST + model.look_back
+    for name, columns, count, what in (
+        ("past_covariates", covariates.names[:past], behind, f"the latest {behind} rows of"),
+        ("future_covariates", covariates.names[past:], behind + model.horizon,
+         f"the latest {behind} rows and the {model.horizon} to forecast of"),
+    ):  # fmt: skip
+        if columns:
+            around_told += (
+                f"\n- `{name}` (batch, {len(columns)}, {count}) float64: {what} {_listed(columns)}, in this order and "
+                "in their own units, oldest first, NaN where not known;"
+            )
+            empty += f"\n{name} = np.full((1, {len(columns)}, {count}), np.nan)"
+            given += f', "{name}": {name}'
+    if covariates.holidays:
+        around_told += f" `{covariates.names[-1]}` is 1 in the rows of a holiday's date and 0 in others;"
+    meters, rises, risen = meters_of(model, model.series), "", ""
+    if meters:
+        rises = f"; of the meters {_listed(meters)} what they rose by since the row before"
+        risen = (
+            " For the meters they are what they will have risen by since the last row of `past`: readings are the last "
+            "one plus that, and lie within no bounds but this."
+        )
     return f"""
 `model.onnx` takes, for any batch,
 - `past` (batch, {series}, {model.look_back}) float64: the latest rows of each sensor in its own unit, oldest
-  first, NaN where missing;{clock}
+  first, NaN where missing{rises};{around_told}{clock}
 and gives `forecast` (batch, {series}, {model.horizon}), the mean, and `quantiles` (batch,
-{series}, {model.horizon}, {len(LEVELS)}), float64, in the sensors' units.
+{series}, {model.horizon}, {len(LEVELS)}), float64, in the sensors' units.{risen}
 ```python
 import numpy as np
 import onnxruntime
 {"import pandas as pd" + chr(10) if cycles else ""}
-past = np.full((1, {series}, {model.look_back}), np.nan)  # what was measured goes here
+past = np.full((1, {series}, {model.look_back}), np.nan)  # what was measured goes here{empty}
 {code}
 session = onnxruntime.InferenceSession("model.onnx")
-forecast, quantiles = session.run(None, {given})
+forecast, quantiles = session.run(None, {{{given}}})
 print(forecast[0])
 ```
 """

@@ -9,13 +9,14 @@ from __future__ import annotations
 import pandas as pd
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from .calendar import encode, extend
 from .drivers import CovariateTable
 from .linear import LinearPath
 from .windows import Scaler, Windows, centre, whole_patches
 
-__all__ = ["GROUP", "Inputs", "groups_of"]
+__all__ = ["GROUP", "Inputs", "around", "groups_of"]
 
 FURTHEST = 10.0  # deviations; a covariate beyond them says no more to the network
 GROUP = 16  # series in one example: channels attend within a group, and ten thousand series still fit in memory
@@ -107,11 +108,21 @@ class Inputs:
         if self.static is not None:
             found["static"] = self.static[series]
         if self.covariates is not None:
-            past = self.covariates.seen(origins)
-            ahead = self.covariates.ahead(origins, self.linear.weights)
-            filler = len(self.offsets) * self.patch - past.shape[-1] - ahead.shape[-1]
-            values = torch.cat([past, ahead, torch.full((*ahead.shape[:2], filler), torch.nan)], -1)
-            known = torch.isfinite(values)
-            found["around"] = torch.where(known, values, 0.0).clamp(-FURTHEST, FURTHEST)
-            found["around_mask"] = known.float()
+            rows = len(self.offsets) * self.patch
+            found["around"], found["around_mask"] = around(self.covariates, origins, self.linear.weights, rows)
         return found
+
+
+def around(covariates: CovariateTable, origins: Tensor, weights: Tensor, rows: int) -> tuple[Tensor, Tensor]:
+    """The covariates as the network reads them, zero where not known, and whether they are ``(n, covariates, rows)``.
+
+    Args:
+        covariates: of the table.
+        origins: ``(n,)``.
+        weights: the linear map.
+        rows: those of all tokens, past and future.
+    """
+    values = torch.cat([covariates.seen(origins), covariates.ahead(origins, weights)], -1)
+    values = functional.pad(values, (0, rows - values.shape[-1]), value=torch.nan)
+    known = torch.isfinite(values)
+    return torch.where(known, values, 0.0).clamp(-FURTHEST, FURTHEST), known.float()

@@ -14,7 +14,7 @@ from .engine import forecast_origins
 from .inputs import Inputs
 from .model import ForecastModel
 
-__all__ = ["forecast_risen", "readings", "risen", "since_origin"]
+__all__ = ["add_up", "forecast_risen", "readings", "risen", "since_origin"]
 
 
 def forecast_risen(model: ForecastModel, inputs: Inputs, origins: Tensor) -> tuple[Tensor, Tensor]:
@@ -44,8 +44,11 @@ def since_origin(model: ForecastModel, inputs: Inputs, forecast: Tensor, known: 
         The same, of meters the rises since the origin, standardised as a single one is.
     """
     meters, mean, scale = _meters(model, inputs)
-    if not len(meters):
-        return forecast
+    return add_up(forecast, meters, mean, scale, known) if len(meters) else forecast
+
+
+def add_up(forecast: Tensor, meters: Tensor, mean: Tensor, scale: Tensor, known: Tensor | None = None) -> Tensor:
+    """:func:`since_origin` for the series ``meters`` ``(meters,)`` of this mean and this scale ``(meters, 1)``."""
     rise = forecast[..., meters, :, :].double() * scale.unsqueeze(-1) + mean.unsqueeze(-1)
     counts = torch.ones_like(rise[..., 0]) if known is None else known[..., meters, :].double()
     expected, median = rise[..., 0], rise[..., 3]

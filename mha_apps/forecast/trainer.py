@@ -563,7 +563,7 @@ def make_inputs(model: ForecastModel, frame: pd.DataFrame, ahead: pd.DataFrame |
     )
 
 
-def _static_of(model: ForecastModel, names: list[str]) -> Tensor | None:
+def static_of(model: ForecastModel, names: list[str]) -> Tensor | None:
     """The attributes of the series ``names``, zero for one that is not described; None for a model without any."""
     if "static" not in model.artifacts:
         return None

@@ -130,13 +130,13 @@ class Trees:
         mean; of the others that mean and how far the last value is from it. Unknown ones stay NaN."""
         table = inputs.covariates
         assert table is not None
-        steps, known = lead.shape[1], table.known
+        steps, first = lead.shape[1], table.first
         recent = table.seen(origin, self.trailing)
         level = recent.nanmean(-1)
-        ahead = table.ahead(origin, inputs.linear.weights)[:, known]
+        ahead = table.ahead(origin, inputs.linear.weights)[:, first:]
         at = ahead.gather(2, lead[:, None].expand(-1, ahead.shape[1], -1)).transpose(1, 2)
-        behind = torch.cat([level, recent[..., -1] - level], -1)[:, torch.cat([~known, ~known])]
-        return torch.cat([at, at - level[:, None, known], behind[:, None].expand(-1, steps, -1)], -1)
+        behind = torch.cat([level[:, :first], (recent[..., -1] - level)[:, :first]], -1)
+        return torch.cat([at, at - level[:, None, first:], behind[:, None].expand(-1, steps, -1)], -1)
 
 
 class Table:

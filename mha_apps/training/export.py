@@ -35,7 +35,7 @@ def require_onnx(instead: str) -> None:
 
 
 def write_onnx(module: nn.Module, inputs: dict[str, Tensor], outputs: list[str], path: Path) -> None:
-    """Write ``module`` as a graph for any batch; ``inputs`` are examples of two, in the order of its arguments."""
+    """Write ``module`` as a graph for any batch; ``inputs`` are examples of two, by its arguments."""
     import torch
 
     batch = torch.export.Dim("batch")
@@ -43,8 +43,9 @@ def write_onnx(module: nn.Module, inputs: dict[str, Tensor], outputs: list[str],
         warnings.simplefilter("ignore")  # of torch's exporter about itself
         torch.onnx.export(
             module,
-            tuple(inputs.values()),
+            (),
             path,
+            kwargs=inputs,
             input_names=list(inputs),
             output_names=outputs,
             dynamic_shapes={name: {0: batch} for name in inputs},

@@ -15,7 +15,9 @@ from mha_apps.errors import InputError
 from mha_apps.forecast import Forecaster, ForecastRecipe, train
 from mha_apps.forecast.calendar import CYCLES, encode
 from mha_apps.forecast.cross import Cross, summarise
+from mha_apps.forecast.drivers import count_drivers
 from mha_apps.forecast.export import FORMULAS, OnnxForecaster, _write_onnx, export, feeds, model_card
+from mha_apps.forecast.limits import LastReading
 from mha_apps.forecast.linear import blocks_of
 from mha_apps.forecast.model import load_folder
 from mha_apps.forecast.plan import make_plan
@@ -208,12 +210,21 @@ def test_the_card_of_meters_and_covariates_says_what_they_are_and_its_snippet_ru
     flags = {"target": ("s0", "s1"), "past": ("s2",), "future": ("s3",), "counter": ("s1",), "holidays": "DE"}
     recipe = ForecastRecipe(csv=str(tmp_path / "plant.csv"), horizon=5, attention=False, trees=False, **flags)
     run = train(recipe, out=tmp_path / "run")
-    export(run, format="safetensors")
-    (names,) = run_snippets(run.path / "export", monkeypatch)
+    assert export(run)["onnx_difference"] < 1e-4
+    names, graph = run_snippets(run.path / "export", monkeypatch)
     assert names["rows"]["s1"].iloc[-1] == pytest.approx(frame["s1"].iloc[-1])
     assert "s1" in capsys.readouterr().out
+    given = feeds(names["model"], [names["rows"]])
+    for name in ("past", "past_covariates", "future_covariates"):
+        assert graph[name].shape == given[name].shape
     card = (run.path / "export" / "README.md").read_text()
-    for words in ("Meters: `s1`.", "up to its last row: `s2`", "rows to forecast too: `s3`", "Holidays of DE"):
+    rows = names["model"].look_back + 24
+    for words in (
+        "Meters: `s1`.", "up to its last row: `s2`", "rows to forecast too: `s3`", "Holidays of DE",
+        "of the meters `s1` what they rose by since the row before", "they are what they will have risen by",
+        f"`past_covariates` (batch, 1, {rows})", f"`future_covariates` (batch, 2, {rows + 5})",
+        "`s3`, `holidays DE`, in this order", "is 1 in the rows of a holiday's date",
+    ):  # fmt: skip
         assert words in " ".join(card.split())
 
 
@@ -257,14 +268,46 @@ def run_of_plant(tmp_path_factory):
     return train(recipe, out=folder / "run")
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [({"counter": ("s1",)}, "knows no meters"), ({"past": ("s1",)}, "takes no covariates")],
-)
-def test_what_the_graph_does_not_hold_is_refused_in_one_line_and_nothing_is_written(tmp_path, flags, message):
-    frame_of().cumsum().rename_axis("time").to_csv(tmp_path / "plant.csv")
-    recipe = ForecastRecipe(csv=str(tmp_path / "plant.csv"), horizon=5, attention=False, trees=False, **flags)
-    run = train(recipe, out=tmp_path / "run")
-    with pytest.raises(InputError, match=message):
-        export(run)
-    assert not (run.path / "export").exists()
+@pytest.mark.slow
+@pytest.mark.parametrize("each", [False, True])
+def test_the_graph_of_a_model_with_covariates_and_meters_says_what_predict_says(tmp_path, each):
+    frame = frame_of(series=6, rows=500)
+    frame["s1"] = frame["s1"].abs().cumsum()
+    roles = {"target": ("s0", "s1", "s2"), "past": ("s3",), "future": ("s4", "s5"), "holidays": "DE"}
+    model = Forecaster(**SMALL, **roles, counter=("s1",)).fit(frame).model_
+    rises = frame.assign(s1=frame["s1"].diff())
+    model = with_around(with_everything(model, rises), each=each)
+    model.check_artifacts()
+    assert _write_onnx(OnnxForecaster(model).eval(), tmp_path / "model.onnx") < 1e-4
+
+    rows, ahead = frame.iloc[:-5], frame[["s4", "s5"]].iloc[-5:]
+    mean, _ = run_graph(tmp_path / "model.onnx", feeds(model, [rows], [ahead]))
+    last = {"s1": LastReading(rows["s1"].iloc[-1], rows.index[-1])}
+    table = forecast_frame(model, rises.iloc[:-5], ahead=ahead, last=last, strict=False)
+    wanted = table.pivot(index="unique_id", columns="ds", values="mean").to_numpy()
+    mean[0, 1] += rows["s1"].iloc[-1]
+    unit = model.artifacts["scale"].numpy()[:, None]
+    np.testing.assert_allclose(mean[0] / unit, wanted / unit, atol=1e-4, rtol=0)
+
+
+def with_around(model, *, each):
+    """The same with drivers, and with corrections by covariates for the channels together or for each of them."""
+    draw = torch.Generator().manual_seed(1)
+    series, horizon = len(model.series), model.horizon
+    names, known = model.covariates.columns, model.covariates.known
+    drivers = count_drivers(model.artifacts["knots"], 2 * ("hour" in model.cycles))
+    assert drivers > sum(known) * 6
+    stretches = summarise(torch.zeros(1, model.look_back), torch.ones(1, model.look_back)).shape[-1]
+    features = stretches * (len(names) + series * (not each))
+    model.artifacts |= {
+        "drivers": 0.2 * torch.randn(series + 1, len(blocks_of(horizon)), drivers, generator=draw),
+        "cross_mean": torch.randn(features, generator=draw, dtype=torch.float64),
+        "cross_weights": 0.05 * torch.randn(features, series, horizon, generator=draw, dtype=torch.float64),
+    } | ({"cross_each": torch.tensor(True)} if each else {})
+    return model
+
+
+def test_a_graph_of_more_series_than_it_takes_is_refused_in_one_line(fitted, monkeypatch):
+    monkeypatch.setattr(importlib.import_module("mha_apps.forecast.export"), "MOST_SERIES", 2)
+    with pytest.raises(InputError, match="3 series, and the graph takes 2 at most; use --format safetensors"):
+        OnnxForecaster(fitted.model_)
