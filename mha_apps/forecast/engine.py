@@ -37,13 +37,14 @@ def forecast_origins(
     blend = Blend.of(model)
     forecast = torch.empty(len(origins), windows.series, windows.horizon, 6)
     target = torch.empty(len(origins), windows.series, windows.horizon)
-    for number, group in enumerate(inputs.groups):
-        done = 0
-        for part in origins.split(max(1, CHANNELS // len(group))):
+    done = 0
+    for part in origins.split(max(1, CHANNELS // inputs.groups.shape[1])):
+        here = slice(done, done + len(part))
+        done += len(part)
+        for number, group in enumerate(inputs.groups):  # inside, as they share what covariates do at these origins
             batch = inputs.batch(part, torch.full_like(part, number))
             with autocast(device, precision):
                 output = model({name: value.to(device) for name, value in batch.items()})
-            here = slice(done, done + len(part))
             level = batch["level"]
             found = output.float().cpu() + level.unsqueeze(-1)
             if blend is not None:
@@ -51,5 +52,4 @@ def forecast_origins(
             forecast[here, group] = found
             known = batch["weight"] > 0
             target[here, group] = torch.where(known, batch["target"] + level, torch.nan)
-            done += len(part)
     return forecast, target

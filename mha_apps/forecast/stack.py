@@ -43,17 +43,17 @@ class Blend:
     def shift(self, inputs: Inputs, point: Tensor, origins: Tensor, series: Tensor, period: int) -> Tensor:
         """What the other components add to ``point`` ``(origins, len(series), horizon)``, standardised."""
         horizon = inputs.windows.horizon
-        weights = self.expanded(horizon)[inputs.identities[series]]  # (series, horizon, components)
+        weights = self.expanded(horizon, inputs.identities[series])
         if not bool(weights.any()):
             return torch.zeros_like(point)
         both = others(inputs, origins, series, period, self.trees if bool(weights[..., 1].any()) else None)
         difference = torch.nan_to_num(both - point.unsqueeze(-1), nan=0.0)  # a window without a value repeats none
         return (difference * weights).sum(-1)
 
-    def expanded(self, horizon: int) -> Tensor:
-        """The weights of each step, ``(series + 1, horizon, components)``."""
+    def expanded(self, horizon: int, who: Tensor | None = None) -> Tensor:
+        """The weights of each step for the identities ``who``, all when None, ``(identities, horizon, components)``."""
         sizes = torch.tensor([last - first for first, last in blocks_of(horizon)])
-        return self.weights.repeat_interleave(sizes, dim=1)
+        return (self.weights if who is None else self.weights[who]).repeat_interleave(sizes, dim=1)
 
     def tensors(self) -> dict[str, Tensor]:
         """What is saved of it."""

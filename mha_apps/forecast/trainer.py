@@ -34,7 +34,7 @@ from .covariates import Covariates, Roles, assign, seen
 from .drivers import LATEST, CovariateTable, find_knots
 from .engine import forecast_origins
 from .faults import FEWEST, since_unit_change, warn_of_faults, without_empty
-from .inputs import Inputs
+from .inputs import GROUP, Inputs
 from .limits import Limits, limited, meters_of
 from .linear import FOLDS, LinearPath, fit_rounds, refit_linear, thin, whole
 from .meters import forecast_risen
@@ -56,6 +56,7 @@ ASIDE = "folds"
 """Folder in the run for trainings that only serve a choice; gone when training ends, or when it is resumed."""
 GATE_RATE = 10.0
 MOST_FOLLOWED = 2000  # origins
+MOST_TOGETHER = 2_000_000  # steps of all series and origins that are followed at a time
 MOST_AHEAD = 100_000  # rows of known covariates that are kept, so that a model is small whatever comes with it
 MOST_SILENT = 1_000_000  # numbers that are kept for meters that are silent, so that a model stays small
 VALIDATION_ORIGINS = 192  # origins in a validation during training; the choice afterwards uses every one
@@ -288,11 +289,13 @@ def follow_rows(model: ForecastModel, frame: pd.DataFrame) -> int:
         return 0
     more = LATEST if model.covariates.names else 0
     recent = frame.iloc[max(0, start - model.look_back - model.horizon - more) :]
+    table = covariate_table(model, recent)
     # Series are followed each by itself; a correction across channels, for a few of them, needs them together.
-    size = len(names) if needs_all(model) else 64
+    count = len(frame) - start + model.horizon
+    size = len(names) if needs_all(model) else max(1, MOST_TOGETHER // (count * model.horizon * GROUP)) * GROUP
     offset = model.artifacts["offset"].clone()
     for first in range(0, len(names), size):
-        inputs = make_inputs(model, recent[names[first : first + size] + model.covariates.columns])
+        inputs = make_inputs(model, recent[names[first : first + size] + model.covariates.columns], table=table)
         rows = inputs.windows.rows
         origins = torch.arange(max(0, rows - (len(frame) - start) - model.horizon), rows + 1)
         places = inputs.identities - 1
@@ -533,11 +536,18 @@ def covariate_table(
     )
 
 
-def make_inputs(model: ForecastModel, frame: pd.DataFrame, ahead: pd.DataFrame | None = None) -> Inputs:
+def make_inputs(
+    model: ForecastModel,
+    frame: pd.DataFrame,
+    ahead: pd.DataFrame | None = None,
+    *,
+    table: CovariateTable | None = None,
+) -> Inputs:
     """Batches of windows over ``frame``, standardised as in training.
 
     A series that the model does not know gets the scale of its own rows and the unknown identity. The columns are
-    as :func:`align` puts them; ``ahead`` are the future covariates after the last row.
+    as :func:`align` puts them; ``ahead`` are the future covariates after the last row. ``table`` holds the covariates
+    of ``frame``, where :func:`covariate_table` has made it already.
     """
     names = model.covariates.series(frame)
     values = model.covariates.forecast(frame).to_numpy(dtype=np.float64)
@@ -558,8 +568,8 @@ def make_inputs(model: ForecastModel, frame: pd.DataFrame, ahead: pd.DataFrame |
         cycles=model.cycles,
         identities=torch.tensor([0 if known is None else known + 1 for known in columns]),
         scaler=own,
-        covariates=covariate_table(model, frame, ahead),
-        static=_static_of(model, names),
+        covariates=covariate_table(model, frame, ahead) if table is None else table,
+        static=static_of(model, names),
     )
 
 

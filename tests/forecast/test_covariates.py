@@ -1,5 +1,6 @@
 """Covariates: data whose truth is known, what is not known, and that a model without them is as it was."""
 
+import copy
 import json
 import sys
 import warnings
@@ -16,9 +17,10 @@ from mha_apps.forecast import Forecaster, ForecastRecipe, backtest, benchmark, p
 from mha_apps.forecast.attributes import read_static
 from mha_apps.forecast.covariates import holiday_flags
 from mha_apps.forecast.drivers import CovariateTable, accumulate, find_knots, gain, solve
+from mha_apps.forecast.engine import forecast_origins
 from mha_apps.forecast.ridge import accumulate as ridge_moments
 from mha_apps.forecast.ridge import solve as ridge_solve
-from mha_apps.forecast.trainer import make_inputs
+from mha_apps.forecast.trainer import align, follow_rows, make_inputs
 from mha_apps.forecast.windows import Windows, centre
 
 HORIZON = 8
@@ -124,6 +126,29 @@ def test_covariates_inform_more_series_than_can_inform_each_other(monkeypatch):
 
 
 # The regression against what it should be -------------------------------------------------------------------------
+
+
+def test_many_series_share_what_covariates_do_at_an_origin_and_blocks_of_them_change_nothing(monkeypatch):
+    frame, rng = driven(rows=400), np.random.default_rng(0)
+    wide = pd.DataFrame({f"s{k}": frame["y"] + rng.normal(size=len(frame)) for k in range(40)}).assign(c=frame["c"])
+    forecaster = Forecaster(**PLAIN | {"look_back": 48}, future=("c",)).fit(wide)
+    model = forecaster.held_out_
+    assert "drivers" in model.artifacts
+    asked = []
+    usual = CovariateTable._innovations
+    monkeypatch.setattr(CovariateTable, "_innovations", lambda *given: asked.append(given[1]) or usual(*given))
+    rows = align(model, wide)
+    forecast_origins(model, make_inputs(model, rows), torch.arange(200, 330))
+    assert torch.equal(torch.cat(asked), torch.arange(200, 330))  # once each, for three groups of series
+
+    offsets = []
+    for together in (1, 10**9):
+        monkeypatch.setattr("mha_apps.forecast.trainer.MOST_TOGETHER", together)
+        followed = copy.deepcopy(model)
+        assert follow_rows(followed, rows) == len(rows) - model.rows_seen(rows.index)
+        offsets.append(followed.artifacts["offset"])
+    assert (offsets[0] - model.artifacts["offset"]).abs().max() > 0
+    torch.testing.assert_close(*offsets)
 
 
 def test_weights_are_those_of_a_regression_of_residuals_on_innovations():
