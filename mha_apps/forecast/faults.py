@@ -23,6 +23,7 @@ __all__ = [
     "since_unit_change",
     "times_shown",
     "warn_of_faults",
+    "warn_of_short_calibration",
     "warn_of_silence",
     "without_empty",
     "without_sentinels",
@@ -38,6 +39,7 @@ SPIKE = 100.0  # times further from the median than any but a thousandth of the 
 SPIKE_ROWS = 2  # a longer stretch is an event
 LIKE = 2.0  # two values far out are alike when neither is further out than twice the other
 FEWEST = 20  # values that are needed to call one of them a spike
+WINDOWS = 19  # 1 / (1 - 0.95) - 1
 UNIT = 20.0  # a change of level by less has causes other than the unit
 UNIT_ROWS = 30  # values on each side of a change
 UNIT_SPREAD = 3.0  # how much the factor of the fluctuation may differ from that of the level
@@ -290,6 +292,33 @@ def warn_of_faults(frame: pd.DataFrame, *, train_rows: int, horizon: int, look_b
     if (same & ~few).any():
         warn(f"{source}: {named(names[same & ~few])} with one value throughout; the forecast is that value")
     warn_of_silence(frame, look_back=look_back, source=source)
+
+
+def warn_of_short_calibration(frame: pd.DataFrame, *, horizon: int, source: str) -> None:
+    """Warn of series whose intervals rest on too few windows.
+
+    Errors of windows that overlap go together, so a series has about as many outcomes of its last step as its values
+    make windows. The largest of n outcomes is exceeded once in n + 1 times, so fewer than 19 tell no 95% interval
+    whatever they are, and no method does better without assuming more.
+
+    Args:
+        frame: the rows that the intervals rest on; those of a series that is constant or empty are passed over.
+        horizon: of the forecast.
+        source: names the file.
+    """
+    values = frame.to_numpy(dtype=np.float64)
+    count = np.isfinite(values).sum(0)
+    with np.errstate(invalid="ignore"):
+        moves = np.fmax.reduce(values, 0) > np.fmin.reduce(values, 0)
+    short = moves & (count < WINDOWS * horizon)
+    if short.any():
+        least = int(count[short].min())
+        whose = "" if short.sum() == moves.sum() else f" of {named(map(str, frame.columns[short]))}"
+        warn(
+            f"{source}: the intervals{whose} rest on {least:,} rows, {least / horizon:.1f} windows of {horizon} rows "
+            f"that do not overlap, and {WINDOWS} are the fewest that tell a 95% interval, so its coverage may be some "
+            "points off; give more rows, lower --horizon or raise --calibration"
+        )
 
 
 def rows_since(frame: pd.DataFrame) -> np.ndarray:

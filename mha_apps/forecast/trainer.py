@@ -33,7 +33,7 @@ from .conformal import Calibration, scores
 from .covariates import Covariates, Roles, assign, seen
 from .drivers import LATEST, CovariateTable, find_knots
 from .engine import forecast_origins
-from .faults import FEWEST, since_unit_change, warn_of_faults, without_empty
+from .faults import FEWEST, since_unit_change, warn_of_faults, warn_of_short_calibration, without_empty
 from .inputs import GROUP, Inputs
 from .limits import Limits, limited, meters_of
 from .linear import FOLDS, LinearPath, fit_rounds, refit_linear, thin, whole
@@ -137,6 +137,8 @@ def checked(frame: pd.DataFrame, recipe: ForecastRecipe, source: str) -> tuple[p
     plan = make_plan(frame, recipe, source=source)
     clean = since_unit_change(frame, source)
     warn_of_faults(clean, train_rows=plan.train[1], horizon=recipe.horizon, look_back=plan.look_back, source=source)
+    end = len(frame) if recipe.refit else plan.calibration[1]  # after a refit the intervals have followed the rest too
+    warn_of_short_calibration(clean.iloc[plan.calibration[0] : end], horizon=recipe.horizon, source=source)
     return frame, limits, plan
 
 

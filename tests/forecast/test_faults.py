@@ -14,6 +14,7 @@ from mha_apps.cli import main
 from mha_apps.errors import InputError, InputWarning
 from mha_apps.forecast import Forecaster, ForecastRecipe, backtest, predict, score, train
 from mha_apps.forecast.faults import since_unit_change, warn_of_faults, without_empty, without_spikes
+from mha_apps.forecast.trainer import checked
 
 LINEAR = {"horizon": 6, "attention": False, "trees": False}
 
@@ -352,3 +353,29 @@ def test_a_sensor_that_stopped_early_has_intervals_as_wide_as_so_much_further_ah
     later = fresh[np.minimum(np.arange(6) + gap, 5)]
     assert (stale > 0.7 * later).all()  # the width itself follows the rows, which are not quite the same
     assert stale[0] > 1.2 * fresh[0]
+
+
+def test_intervals_that_rest_on_few_windows_are_told_with_their_number():
+    def told(frame, **flags):
+        recipe = ForecastRecipe(csv="", **LINEAR | flags)
+        return told_by(lambda: checked(frame, recipe, "plant.csv"))[1]
+
+    frame = table(400)  # 40 rows of calibration, and 80 more that the intervals follow where there is a refit
+    assert told(frame) == []
+    (short,) = told(frame, horizon=8)
+    assert "plant.csv: the intervals rest on 120 rows, 15.0 windows of 8 rows that do not overlap, and 19 are" in short
+    assert "lower --horizon or raise --calibration" in short
+    (short,) = told(frame, refit=False)
+    assert "the intervals rest on 40 rows, 6.7 windows of 6 rows" in short
+    frame.iloc[300::2, 4] = np.nan
+    (short,) = told(frame)
+    assert "the intervals of 'odd' rest on 70 rows, 11.7 windows of 6 rows" in short
+
+
+def test_what_training_said_of_few_windows_is_said_again_of_its_forecast_and_backtest(tmp_path):
+    table().to_csv(tmp_path / "plant.csv")
+    recipe = ForecastRecipe(csv=str(tmp_path / "plant.csv"), **LINEAR)
+    run, (first,) = told_by(lambda: train(recipe, out=tmp_path / "run"))
+    assert "rest on 90 rows, 15.0 windows of 6 rows" in first
+    for act in (lambda: predict(run, plots=False), lambda: backtest(run, plots=False, trees=False)):
+        assert told_by(act)[1] == [first]
