@@ -65,6 +65,10 @@ def _candidates() -> np.ndarray:
 
 CANDIDATES = _candidates()
 FEWEST_OTHERS = 3
+ENOUGH_OTHERS = 20  # by which the range of a column is known
+RARE = 0.01  # of the values of a column
+FAR = 10.0  # ranges of a column
+FILLS = {32767.0, -32768.0, 65535.0, 2147483647.0, -2147483648.0, 4294967295.0}  # all bits of an integer
 
 
 @dataclass
@@ -110,6 +114,29 @@ class _Evidence:
     """Median change of the other values from row to row, zeros left out."""
     large: float
     """A change that the other values seldom exceed."""
+    others: np.ndarray = field(default_factory=lambda: np.empty(0))
+    """The other values of the column."""
+
+    @property
+    def range(self) -> tuple[float, float]:
+        """The lowest and the highest of the other values."""
+        return float(self.others.min()), float(self.others.max())
+
+    @property
+    def lone(self) -> bool:
+        """Whether it is missing though it stands there once: one of the usual numbers, absurdly far from the others.
+
+        Nothing is measured as -999, so that counts where it is further out than the others reach; a 9999 or a 65535 may
+        be measured, and has to be ten times further out than that.
+        """
+        if len(self.others) < ENOUGH_OTHERS or len(self.rows) > max(1, RARE * len(self.others)):
+            return False
+        low, high = self.range
+        nines = set(_shown(abs(self.value))) <= set("9.")
+        if nines and self.value <= -999:
+            return self.gap > high - low > 0
+        usual = (nines and self.value >= 9999) or self.value in FILLS or abs(self.value) >= 1e20
+        return usual and self.gap > FAR * (high - low) > 0
 
     @property
     def strong(self) -> bool:
@@ -145,7 +172,8 @@ def mark_missing(
 
     A candidate counts where it repeats exactly, lies outside all other values of its column, and where the steps to its
     neighbours are far larger than the column's steps are. Evidence in one column carries over to the others, and the
-    same rows in several columns are evidence too.
+    same rows in several columns are evidence too. One of the usual numbers counts where it stands once, if it is
+    absurdly far from the other values, and a remark says so.
 
     Args:
         names: of the columns.
@@ -156,7 +184,7 @@ def mark_missing(
         groups: the sensor of each row, in the order of ``order``.
 
     Returns:
-        Remarks for the report: candidates that were left alone.
+        Remarks for the report: candidates that were left alone, and lone ones that were not.
     """
     remarks: list[str] = []
     found: list[_Evidence] = []
@@ -176,7 +204,16 @@ def mark_missing(
     for evidence in found:
         carried = (evidence.value in settled and evidence.fair) or _shared(evidence, found)
         absent = evidence.whole and _others_vary(values, evidence.column)
-        if not evidence.strong and not absent and not carried:
+        lone = not (evidence.strong or absent or carried) and evidence.lone
+        if lone:
+            low, high = evidence.range
+            count = len(evidence.rows)
+            remarks.append(
+                f"{names[evidence.column]!r} holds {'a single' if count == 1 else count} {_shown(evidence.value)}, far "
+                f"outside its other values, {_shown(low)} to {_shown(high)}; taken as missing "
+                f"(--keep {_shown(evidence.value)} keeps it)"
+            )
+        elif not evidence.strong and not absent and not carried:
             if (
                 len(evidence.rows) == 1
                 and evidence.edge > 10 * evidence.usual
@@ -263,7 +300,8 @@ def _weigh_one(k: int, column: np.ndarray, hits: np.ndarray, start: int) -> list
                 np.abs(column[rows_of_other[np.maximum(after - 1, 0)]] - value),
             ]
         )
-        found.append(_Evidence(k, float(value), rows + start, gap, float(np.median(edges)), usual, large))
+        edge = float(np.median(edges))
+        found.append(_Evidence(k, float(value), rows + start, gap, edge, usual, large, column[other]))
     return found
 
 

@@ -89,13 +89,57 @@ def test_what_was_found_can_be_overruled_for_one_column(tmp_path: Path) -> None:
     assert int(frame["b"].isna().sum()) == 3
 
 
-def test_a_single_far_value_is_kept_and_said(tmp_path: Path) -> None:
-    values = np.round(RNG.normal(20, 3, 300), 2)
-    values[150] = -9999
+TEMPERATURE, HUMIDITY = np.round(RNG.normal(20, 3, 300), 2), np.round(RNG.uniform(20, 99, 300), 1)
+RAIN = np.where(RNG.random(300) < 0.9, 0.0, RNG.gamma(2, 2, 300).round(1))
+CARBON_DIOXIDE, POWER = RNG.integers(400, 2000, 300).astype(float), RNG.normal(0, 400, 300).round()
+LIGHT = RNG.uniform(0, 50_000, 300).round()
+
+
+@pytest.mark.parametrize("lone", [-999, -9999, -999.9, 9999, 65535, -32768, 1e20])
+@pytest.mark.parametrize("values", [TEMPERATURE, RAIN], ids=["temperature", "rain"])
+def test_a_usual_number_that_is_absurdly_far_out_is_missing_though_it_stands_there_once(values, lone, tmp_path) -> None:
+    spoiled = values.copy()
+    spoiled[150] = lone
+    frame, aside = read(tmp_path, {"v": spoiled})
+    assert np.flatnonzero(frame["v"].isna()).tolist() == [150]
+    assert aside == {f"sentinel {lone:.10g}": 1}
+    _, report = read_sensor_csv(tmp_path / "x.csv")
+    (note,) = [note for note in report.notes if "single" in note]
+    assert f"'v' holds a single {lone:.10g}, far outside its other values, {values.min():.10g} to " in note
+    assert f"taken as missing (--keep {lone:.10g} keeps it)" in note
+    kept, aside = read(tmp_path, {"v": spoiled}, keep=(str(lone),))
+    np.testing.assert_array_equal(kept["v"].to_numpy(), spoiled)
+    assert aside == {}
+
+
+@pytest.mark.parametrize(
+    ("values", "lone"),
+    [
+        (CARBON_DIOXIDE, 9999),  # such a sensor reads up to 10,000
+        (LIGHT, 65535),
+        (POWER, -999),
+        (HUMIDITY, 999),
+        (TEMPERATURE, -127),  # no usual number
+        (TEMPERATURE[:15], -999),  # too few to know what is far out
+        (np.arange(9000.0, 9300.0), 9999),
+        (-900 - np.abs(POWER) / 10, -999),
+    ],
+)
+def test_a_single_number_that_a_sensor_may_have_measured_is_kept(values, lone, tmp_path) -> None:
+    spoiled = values.copy()
+    spoiled[len(values) // 2] = lone
+    frame, aside = read(tmp_path, {"v": spoiled})
+    np.testing.assert_array_equal(frame["v"].to_numpy(), spoiled)
+    assert aside == {}
+
+
+def test_a_single_far_value_that_is_kept_is_said(tmp_path: Path) -> None:
+    values = TEMPERATURE.copy()
+    values[150] = -1111.0
     pd.DataFrame({"v": values}, index=INDEX[:300]).to_csv(tmp_path / "x.csv")
     frame, report = read_sensor_csv(tmp_path / "x.csv")
     assert not frame["v"].isna().any()
-    assert any("single -9999" in note and "--missing -9999" in note for note in report.notes)
+    assert any("single -1111" in note and "--missing -1111" in note for note in report.notes)
 
 
 def test_sensors_of_a_long_file_are_judged_each_by_its_own_values(tmp_path: Path) -> None:
