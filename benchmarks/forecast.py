@@ -5,7 +5,7 @@
     python benchmarks/forecast.py peers ETTh1.csv      # beside models of neuralforecast and darts, on the same windows
     python benchmarks/forecast.py sparse               # time, memory and error against look-back: a table and a PNG
     python benchmarks/forecast.py structure            # does attention add to the linear path, on generated series
-    python benchmarks/forecast.py scale                # 10,000 series, and one of five million rows: peak memory
+    python benchmarks/forecast.py scale                # 10,000 series, with covariates too, and one of five million rows
 
 ``DATA`` is a folder with ``ett/ETTh1.csv``, ``sensors/ambient_temperature.csv`` and ``sensors/beijing_pm25.csv``; the
 embedded sample is scored too. ``--no-attention`` leaves the attention path out, for speed. Peers that are not
@@ -689,7 +689,7 @@ def made_up(rows: int = 8640, series: int = 3) -> Iterator[tuple[str, pd.DataFra
 
 def scale(args: argparse.Namespace) -> None:
     """Train, predict and look at the size on disk, each data set in a process of its own."""
-    for name in args.only or ("wide", "long"):
+    for name in args.only or ("wide", "informed", "long"):
         found = json.loads(_child(args, {"kind": name, "attention": args.attention, "trees": args.trees}))
         print(
             f"{name}: {found['series']:,} series of {found['rows']:,} rows: {found['seconds']:.0f} s, "
@@ -723,17 +723,29 @@ def child(job: dict[str, Any]) -> None:
 
 
 def large(job: dict[str, Any]) -> None:
+    """Peak memory of many series, of many with covariates, or of a long one."""
     rng = np.random.default_rng(0)
-    rows, series = (1000, 10_000) if job["kind"] == "wide" else (5_000_000, 1)
+    rows, series = (5_000_000, 1) if job["kind"] == "long" else (1000, 10_000)
+    horizon = 48
     wave = np.sin(2 * np.pi * np.arange(rows) / 24)[:, None]
     values = rng.normal(size=(rows, series)).astype(np.float32) + wave
     index = pd.date_range("2020-01-01", periods=rows, freq="h" if rows < 10_000 else "min")
     frame = pd.DataFrame(values, index=index, columns=[f"s{number}" for number in range(series)])
     del values
+    roles: dict[str, Any] = {}
+    future = None
+    if job["kind"] == "informed":
+        roles = {"past": ("inside",), "future": ("weather", "open")}
+        times = pd.date_range(index[0], periods=rows + horizon, freq="h")
+        around = pd.DataFrame(rng.normal(size=(len(times), 3)), times, ["inside", "weather", "open"])
+        effect = around["weather"].to_numpy()[:rows, None] * rng.uniform(0, 2, series)
+        frame = pd.concat([frame + effect.astype(np.float32), around.iloc[:rows]], axis=1)
+        future = around[["weather", "open"]].iloc[rows:]
+        del effect
     gc.collect()
     data, start = peak(), time.perf_counter()
-    forecaster = Forecaster(attention=job["attention"], trees=job["trees"], steps=50).fit(frame)
-    table = forecaster.predict()
+    forecaster = Forecaster(attention=job["attention"], trees=job["trees"], steps=50, horizon=horizon, **roles)
+    table = forecaster.fit(frame).predict(future=future)
     assert np.isfinite(table["mean"]).all()
     with tempfile.TemporaryDirectory() as folder:
         forecaster.save(folder)
