@@ -5,7 +5,7 @@
     python benchmarks/forecast.py peers ETTh1.csv      # beside models of neuralforecast and darts, on the same windows
     python benchmarks/forecast.py sparse               # time, memory and error against look-back: a table and a PNG
     python benchmarks/forecast.py structure            # does attention add to the linear path, on generated series
-    python benchmarks/forecast.py scale                # 10,000 series, with covariates too, and one of five million rows
+    python benchmarks/forecast.py scale                # 10,000 series, also with covariates, and five million rows
 
 ``DATA`` is a folder with ``ett/ETTh1.csv``, ``sensors/ambient_temperature.csv`` and ``sensors/beijing_pm25.csv``; the
 embedded sample is scored too. ``--no-attention`` leaves the attention path out, for speed. Peers that are not
