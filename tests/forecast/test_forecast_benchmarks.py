@@ -66,7 +66,7 @@ def test_a_path_learns_the_week_from_a_look_back_that_holds_one(bench, monkeypat
 
 def test_the_made_up_series_hold_what_a_linear_model_cannot_have(bench):
     frames = dict(bench.made_up(rows=4800))
-    assert list(frames) == ["linear", "product", "wandering", "thermostat"]
+    assert list(frames) == ["linear", "product", "wandering", "thermostat", "chaotic"]
     days = frames["product"]["s0"].to_numpy().reshape(-1, 24)
     shape = np.linalg.svd(days, full_matrices=False)[2][0]
     signs = np.sign(days @ shape)
@@ -76,6 +76,10 @@ def test_the_made_up_series_hold_what_a_linear_model_cannot_have(bench):
     crossings = np.diff(np.sign(np.convolve(frames["wandering"]["s0"], np.ones(5), "same"))) != 0
     cycles = crossings.reshape(-1)[: 240 * 19].reshape(19, 240).sum(1)  # in stretches of ten days
     assert cycles.max() > 1.4 * cycles.min()
+    heights = frames["chaotic"]["s0"].to_numpy().reshape(-1, 24).mean(1)
+    assert np.corrcoef(heights[:-1], heights[1:])[0, 1] ** 2 < 0.2
+    parabola = np.polyval(np.polyfit(heights[:-1], heights[1:], 2), heights[:-1])
+    assert np.corrcoef(parabola, heights[1:])[0, 1] ** 2 > 0.8
 
 
 @pytest.mark.slow
