@@ -61,7 +61,8 @@ class Gate(nn.Module):
         return factors * 2 if self.start == "identity" else factors
 
     def maps(self, x: Tensor) -> dict[str, Tensor]:
-        """What the gate does to `x` (batch, channels, height, width).
+        """What the gate does to `x` (batch, channels, height, width). Hooks of the gate ask for it while it is called,
+        so that it may call `forward`, never the gate itself.
 
         Returns:
             `channel` (batch, channels) and `spatial` (batch, height, width), whichever the gate has.

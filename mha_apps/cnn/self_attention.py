@@ -109,7 +109,7 @@ class SpatialSelfAttention(SelfAttentionGate):
 
     def maps(self, x: Tensor) -> dict[str, Tensor]:
         """`spatial`: the length of the vector at each place after the gate, over that before it."""
-        return {"spatial": self(x).norm(dim=1) / x.norm(dim=1).clamp_min(1e-12)}
+        return {"spatial": self.forward(x).norm(dim=1) / x.norm(dim=1).clamp_min(1e-12)}
 
     def macs(self, height: int, width: int) -> int:
         places = -(-height // self.window) * -(-width // self.window) * self.window**2
@@ -185,7 +185,7 @@ class ChannelSelfAttention(SelfAttentionGate):
 
     def maps(self, x: Tensor) -> dict[str, Tensor]:
         """`channel`: the length of each channel over all places after the gate, over that before it."""
-        return {"channel": self(x).flatten(2).norm(dim=2) / x.flatten(2).norm(dim=2).clamp_min(1e-12)}
+        return {"channel": self.forward(x).flatten(2).norm(dim=2) / x.flatten(2).norm(dim=2).clamp_min(1e-12)}
 
     def macs(self, height: int, width: int) -> int:
         return height * width * (4 * self.channels * self.width + 2 * HEAD_DIM * self.width + self.channels)
