@@ -159,28 +159,36 @@ def plug(
 
     Raises:
         InputError: the model has no convolution or does not run, the gate is unknown, `where` matches nothing or
-            a place that has a gate.
+            a place that has a gate, or the model has an attribute `gates`; it is left as it was.
     """
     if hasattr(model, "_orig_mod"):
         raise InputError("the model is compiled; plug the gates first and compile then")
     if not any(isinstance(m, (nn.Conv2d, nn.LazyConv2d)) for m in model.modules()):
         raise InputError(f"{type(model).__name__} has no convolution; gates are for networks with feature maps")
     _initialised(gate, 8, "", start=start, **options)  # a wrong name or option shows before anything else happens
+    before = getattr(model, "gates", None)
+    if hasattr(model, "gates") and not isinstance(before, GateTable):
+        raise InputError(
+            f"{type(model).__name__} has an attribute `gates` of its own, where the table of the gates would go; "
+            "rename it, or plug into nn.Sequential(model), which then has the table"
+        )
     rearm(model)
     flow = observe(model, example)
     places = choose(model, flow, where, find_gates(model), CHILD)
     gates = {
-        path: _initialised(gate, value.shape[1], f"{seed}:{path}", start=start, **options)
+        path: _fitting(model.get_submodule(path), gate, value.shape[1], f"{seed}:{path}", start=start, **options)
         for path, value in places.hosts.items()
     }
+    # Nothing raises from here on: a model has all of its new gates, or none.
     for path, module in gates.items():
-        _attach(model.get_submodule(path), module)
+        host = model.get_submodule(path)
+        host.add_module(CHILD, module)
+        host.register_forward_hook(apply_gate)
     _guard_checkpoints(model)
     rows = []
     for path, module in gates.items():
         _, channels, height, width = places.hosts[path].shape
         rows.append(Placement(path, gate, channels, height, width, _count(module), module.macs(height, width)))
-    before = getattr(model, "gates", None)
     kept = before.rows if isinstance(before, GateTable) else []
     model.gates = GateTable(kept + rows, flow.input_shape, places.skipped)  # type: ignore[assignment]
     return model
@@ -280,15 +288,15 @@ def _initialised(name: str, channels: int, source: str, **options: Any) -> Gate:
         return make_gate(name, channels, **options)
 
 
-def _attach(host: nn.Module, gate: Gate) -> None:
+def _fitting(host: nn.Module, name: str, channels: int, source: str, **options: Any) -> Gate:
+    """A gate for this host: in its mode, where its weights are, and of their type."""
     if hasattr(host, CHILD):
         raise InputError(f"{type(host).__name__} has an attribute {CHILD} of its own; name another place")
+    gate = _initialised(name, channels, source, **options)
     parameter = next(host.parameters(), None)
     if parameter is not None:
         gate.to(parameter.device, parameter.dtype)
-    gate.train(host.training)
-    host.add_module(CHILD, gate)
-    host.register_forward_hook(apply_gate)
+    return gate.train(host.training)
 
 
 def _guard_checkpoints(model: nn.Module) -> None:

@@ -200,6 +200,44 @@ def test_networks_and_gates_that_do_not_fit_are_refused():
         plug(torch.compile(resnet18()), "se")
 
 
+@pytest.mark.parametrize("kind", ["child", "buffer", "number", "property"])
+def test_a_model_with_gates_of_its_own_keeps_them(kind):
+    class Own(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = CifarResNet(8)
+            if kind == "child":
+                self.gates = nn.ModuleList([nn.Identity()])
+            elif kind == "buffer":
+                self.register_buffer("gates", torch.ones(1))
+            elif kind == "number":
+                self.gates = 3
+
+        def forward(self, x):
+            return self.net(x)
+
+    if kind == "property":
+        Own.gates = property(lambda self: 3)
+    model = Own()
+    before, own = str(model), model.gates
+    with pytest.raises(InputError, match=r"Own has an attribute `gates` of its own.*nn.Sequential\(model\)"):
+        plug(model, "se")
+    assert (str(model), model.gates) == (before, own)
+    assert not any(module._forward_hooks or module._load_state_dict_pre_hooks for module in model.modules())
+    assert len(plug(nn.Sequential(model), "se").gates) == len(find_gates(model)) == 3
+    unplug(model)
+    assert (str(model), model.gates) == (before, own)
+
+
+def test_a_host_that_cannot_take_its_gate_leaves_the_others_without():
+    model = CifarResNet(8)
+    model.layer3[0].bn2.attention_gate = 1
+    with pytest.raises(InputError, match="has an attribute attention_gate of its own"):
+        plug(model, "se")
+    assert not find_gates(model)
+    assert not any(module._forward_hooks for module in model.modules())
+
+
 def test_a_module_that_looks_at_values_is_traced_for_real():
     class Picky(nn.Module):
         def __init__(self):
