@@ -176,7 +176,7 @@ def plug(
     flow = observe(model, example)
     places = choose(model, flow, where, find_gates(model), CHILD)
     gates = {
-        path: _fitting(model.get_submodule(path), gate, value.shape[1], f"{seed}:{path}", start=start, **options)
+        path: _fitting(model, path, gate, value.shape[1], f"{seed}:{path}", start=start, **options)
         for path, value in places.hosts.items()
     }
     # Nothing raises from here on: a model has all of its new gates, or none.
@@ -288,15 +288,26 @@ def _initialised(name: str, channels: int, source: str, **options: Any) -> Gate:
         return make_gate(name, channels, **options)
 
 
-def _fitting(host: nn.Module, name: str, channels: int, source: str, **options: Any) -> Gate:
-    """A gate for this host: in its mode, where its weights are, and of their type."""
+def _fitting(model: nn.Module, path: str, name: str, channels: int, source: str, **options: Any) -> Gate:
+    """A gate for the host at `path`: in its mode, where the nearest weights are, and of their type."""
+    host = model.get_submodule(path)
     if hasattr(host, CHILD):
-        raise InputError(f"{type(host).__name__} has an attribute {CHILD} of its own; name another place")
+        raise InputError(f"{path}: {type(host).__name__} has an attribute {CHILD} of its own; name another place")
     gate = _initialised(name, channels, source, **options)
-    parameter = next(host.parameters(), None)
-    if parameter is not None:
-        gate.to(parameter.device, parameter.dtype)
+    nearest = _nearest_weights(model, path)
+    if nearest is not None:
+        gate.to(nearest.device, nearest.dtype)
     return gate.train(host.training)
+
+
+def _nearest_weights(model: nn.Module, path: str) -> nn.Parameter | None:
+    """The first parameter of the module at `path`, else of the one around it, and so on up to the model."""
+    parts = path.split(".")
+    for length in range(len(parts), -1, -1):
+        for parameter in model.get_submodule(".".join(parts[:length])).parameters():
+            if parameter.is_floating_point():
+                return parameter
+    return None
 
 
 def _guard_checkpoints(model: nn.Module) -> None:

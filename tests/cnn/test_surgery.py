@@ -324,3 +324,22 @@ def test_a_pickled_copy_is_independent_of_the_original():
 def test_half_precision_and_devices_are_the_hosts():
     model = plug(resnet18().to(torch.bfloat16), "cbam")
     assert {parameter.dtype for parameter in gate_parameters(model)} == {torch.bfloat16}
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_a_host_without_weights_gets_a_gate_of_the_type_around_it(dtype):
+    class Mixed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.stem = nn.Conv2d(3, 4, 3)
+            self.body = nn.Sequential(nn.Conv2d(4, 8, 3), nn.ReLU()).to(dtype)
+
+        def forward(self, x):
+            return self.body(self.stem(x).to(dtype))
+
+    flat = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3)).to(dtype)
+    for model, host, images in ((flat, "1", IMAGES.to(dtype)), (Mixed(), "body.1", IMAGES)):
+        expected = model(images)
+        plug(model, "cbam", host)
+        assert {parameter.dtype for parameter in gate_parameters(model)} == {dtype}
+        assert torch.equal(model(images), expected)
