@@ -238,8 +238,8 @@ def finetune(data: str, epochs: int, more: int, model: str, out: Path, base: Pat
     for axes in panels:
         axes.axhline(before, color="grey", linestyle=":", label="before plugging")
     steps = max(1, len(training) // plain.batch_size // 10)
-    further = replace(plain, weights=str(run.path.resolve()), epochs=more, steps=None, validate_steps=steps)
-    further = replace(further, optimizer="sgd", learning_rate=1e-3, weight_decay=5e-4)
+    further = replace(plain, weights=str(run.path.resolve()), epochs=more, steps=None, minutes=None, pretrained=False)
+    further = replace(further, optimizer="sgd", learning_rate=1e-3, weight_decay=5e-4, validate_steps=steps)
     for name, label, recipe in (
         ("identity", "CBAM, identity start", replace(further, gate="cbam", start="identity")),
         ("standard", "CBAM, the papers' start", replace(further, gate="cbam", start="standard")),
@@ -302,3 +302,6 @@ if __name__ == "__main__":
     except InputError as error:
         print(error, file=sys.stderr)
         sys.exit(2)
+    except KeyboardInterrupt:
+        print("stopped; the same command goes on", file=sys.stderr)
+        sys.exit(130)

@@ -469,7 +469,7 @@ class CnnCompare(FromRecipe):
     def run(self) -> Answer:
         from mha_apps.cnn import compare
 
-        gates = self.gates.split(",")
+        gates = [gate.strip() for gate in self.gates.split(",") if gate.strip()]
         return _facts(compare(self.recipe, gates=gates, seeds=self.seeds, out=self.out, rounds=self.rounds))
 
 

@@ -26,6 +26,7 @@ from mha_apps.cnn.surgery import GATES
 from mha_apps.cnn.train import build, evaluate, load_model, train
 from mha_apps.errors import InputError
 from mha_apps.images.classify import load_for_training
+from mha_apps.images.source import load, with_classes
 from mha_apps.training import files
 from mha_apps.training.device import resolve_device
 from mha_apps.training.recipe import to_table
@@ -68,8 +69,8 @@ def compare(
         p value; `verdict`, in words; `scores`, one row a seed; `runs`, and `report`.
 
     Raises:
-        InputError: gates that are unknown or fewer than two, a budget in minutes, data or a model that cannot be used,
-            `out` holds another comparison, or one of more gates or seeds; no network is trained then.
+        InputError: gates that are unknown or fewer than two, a budget in minutes, patience, data or a model that
+            cannot be used, `out` holds another comparison, or one of more gates or seeds; no network is trained then.
     """
     recipe = (recipe or CnnRecipe()).located()
     gates = list(dict.fromkeys(gates))
@@ -80,16 +81,20 @@ def compare(
         for seed in range(recipe.seed, recipe.seed + seeds)
         for gate in gates
     }
-    _check_models(recipe, gates)
-    _check_folder(folder, wanted)
+    for one in wanted.values():
+        one.check()
+    models = _check_models(recipe, gates)
+    _check_folder(folder, wanted, models)
     runs: dict[str, list[Run]] = {gate: [] for gate in gates}
     scores: dict[str, list[float]] = {gate: [] for gate in gates}
-    for (gate, seed), one in wanted.items():
-        run = trained(one, _place(folder, gate, seed))
-        runs[gate].append(run)
-        scores[gate].append(evaluate(run, split="test", device=recipe.device, precision=recipe.precision)["top1"])
-    models = {gate: load_model(runs[gate][0]) for gate in gates}
-    times = latencies(models, batch_size=recipe.batch_size, device=recipe.device, rounds=rounds)
+    try:
+        for (gate, seed), one in wanted.items():
+            run = trained(one, _place(folder, gate, seed))
+            runs[gate].append(run)
+            scores[gate].append(evaluate(run, split="test", device=recipe.device, precision=recipe.precision)["top1"])
+        times = latencies(models, batch_size=recipe.batch_size, device=recipe.device, rounds=rounds)
+    except KeyboardInterrupt as stop:
+        raise KeyboardInterrupt(f"stopped; the same command goes on in {folder}") from stop
     table = [_row(gate, models[gate], scores[gate], times[gate], times[gates[0]]) for gate in gates]
     found = [paired_difference(gate, scores[gate], gates[0], scores[gates[0]]) for gate in gates[1:]]
     result: dict[str, Any] = {
@@ -121,26 +126,34 @@ def _check(recipe: CnnRecipe, gates: Sequence[str], seeds: int, rounds: int) -> 
         raise InputError(f"--rounds {rounds}: must be at least 1")
     if recipe.budget[0] == "minutes":
         raise InputError("--minutes: gates are compared in equal steps; give --epochs or --steps")
-    recipe.check()
+    if recipe.patience is not None:
+        raise InputError("--patience: gates are compared in equal steps; leave it out")
 
 
-def _check_models(recipe: CnnRecipe, gates: Sequence[str]) -> None:
-    """InputError where the data cannot be read, or a gate has no place in the network."""
+def _check_models(recipe: CnnRecipe, gates: Sequence[str]) -> dict[str, GatedCNN]:
+    """The untrained models by gate; InputError where images cannot be had, or a gate has no place in the network."""
     training, _ = load_for_training(recipe, channels=model_channels(recipe.model))
-    for gate in gates:
-        build(replace(recipe, gate=gate), training)  # type: ignore[arg-type]
+    models = {gate: build(replace(recipe, gate=gate), training) for gate in gates}  # type: ignore[arg-type]
+    with_classes(
+        load(recipe.data, "test", image_size=training.image_size, channels=training.channels), training.classes
+    )
+    return models
 
 
 def _place(folder: Path, gate: str, seed: int) -> Path:
     return folder / f"{gate}-{seed}"
 
 
-def _check_folder(folder: Path, wanted: dict[tuple[str, int], CnnRecipe]) -> None:
+def _check_folder(folder: Path, wanted: dict[tuple[str, int], CnnRecipe], models: dict[str, GatedCNN]) -> None:
     """InputError where the folder holds what a comparison of these gates and seeds would replace or could not use."""
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder}: is a file; name a folder with --out")
     for (gate, seed), recipe in wanted.items():
-        begun(recipe, _place(folder, gate, seed))
+        run = begun(recipe, _place(folder, gate, seed))
+        if run is not None and run.summary() and _images(load_model(run)) != _images(models[gate]):
+            raise InputError(
+                f"{run.path}: was trained on other images than {recipe.data} holds now; name another folder with --out"
+            )
     path, elsewhere = folder / COMPARISON, "compare into another folder with --out"
     if path.exists():
         try:
@@ -148,15 +161,20 @@ def _check_folder(folder: Path, wanted: dict[tuple[str, int], CnnRecipe]) -> Non
             before = {(gate, row["seed"]) for row in rows for gate in row if gate != "seed"}
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise InputError(f"{path}: no comparison wrote it; {elsewhere}") from error
-        if lost := sorted(before - wanted.keys()):
+        if lost := sorted(before - wanted.keys(), key=str):
             more = ", ".join(_place(folder, *one).name for one in lost)
             raise InputError(f"{path}: compares {more} too, which would be left out; ask for them, or {elsewhere}")
     elif (folder / REPORT).exists():
         raise InputError(f"{folder / REPORT}: no comparison wrote it; {elsewhere}")
 
 
+def _images(model: GatedCNN) -> tuple[Any, ...]:
+    """What a model knows of the images that it was made for; the mean of all pixels tells sets of images apart."""
+    return model.classes, model.channels, model.image_size, model.mean, model.std
+
+
 def begun(recipe: CnnRecipe, folder: Path) -> Run | None:
-    """The run of this recipe in this folder, finished or not, or None.
+    """The run of this recipe in this folder, finished or not, or None. How often it saves does not matter.
 
     Raises:
         InputError: the folder holds a run of another recipe, or something else.
@@ -167,7 +185,9 @@ def begun(recipe: CnnRecipe, folder: Path) -> Run | None:
     run = Run.open(folder, "cnn")
     held, asked = to_table(run.recipe(CnnRecipe)), to_table(recipe)
     other = [
-        f"{name} {held.get(name)}, not {asked.get(name)}" for name in held | asked if held.get(name) != asked.get(name)
+        f"{name} {held.get(name)}, not {asked.get(name)}"
+        for name in held | asked
+        if held.get(name) != asked.get(name) and name != "checkpoint_minutes"
     ]
     if other:
         raise InputError(
@@ -185,7 +205,7 @@ def trained(recipe: CnnRecipe, folder: Path) -> Run:
     run = begun(recipe, folder)
     if run is None:
         return train(recipe, out=folder)
-    return run if run.summary() else train(resume=folder)
+    return run if run.summary() else train(recipe, resume=folder)
 
 
 @dataclass
@@ -230,6 +250,8 @@ def verdict(differences: Sequence[Difference]) -> list[str]:
     sentences = []
     for one in differences:
         size = f"{abs(one.mean):.2f} points {'better' if one.mean >= 0 else 'worse'} than {one.reference}"
+        if abs(one.mean) < ROUNDING:
+            size = f"as good as {one.reference}"
         if one.low is None or one.high is None or one.p is None:
             found = "in one run each" if one.seeds == 1 else f"in each of {one.seeds} pairs of runs, without any spread"
             sentences.append(f"{one.gate}: {size} {found}, from which nothing can be told; use more seeds.")
@@ -244,8 +266,8 @@ def verdict(differences: Sequence[Difference]) -> list[str]:
             )
         else:
             sentences.append(
-                f"{one.gate}: {size} ({interval}), which is no more than chance. A gain of more than {one.high:.2f} "
-                f"points or a loss of more than {-one.low:.2f} is unlikely."
+                f"{one.gate}: {size} ({interval}), which these runs cannot tell from chance. A gain of more than "
+                f"{min(one.high, 100.0):.2f} points or a loss of more than {min(-one.low, 100.0):.2f} is unlikely."
             )
     return sentences
 
@@ -281,8 +303,8 @@ def _macs(model: GatedCNN) -> int:
 def latencies(
     models: dict[str, GatedCNN], *, batch_size: int, device: str = "auto", rounds: int = 20
 ) -> dict[str, dict[str, float]]:
-    """Median seconds of a training step and of inference on one batch, with the models measured in turns, so that
-    whatever else the machine does meets all of them.
+    """Median seconds of a training step and of inference on one batch in float32, with the models measured in turns,
+    so that whatever else the machine does meets all of them.
 
     Returns:
         By name: `train` and `inference`, in seconds.
@@ -330,7 +352,9 @@ def _write_report(result: dict[str, Any], folder: Path) -> None:
         "same images."
     )
     report.text(result["verdict"])
-    report.table(pd.DataFrame(result["table"]).set_index("gate"), "Means and costs; times are for one batch.")
+    report.table(
+        pd.DataFrame(result["table"]).set_index("gate"), "Means and costs; times are for one batch, in float32."
+    )
     report.table(pd.DataFrame(result["differences"]).set_index("gate"), "Paired differences, in points.")
     report.figure(plot_scores(result["scores"]), "Each line is one seed: runs that differ in the gate alone.")
     report.write(folder / REPORT)

@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 
 from mha_apps.cnn.models import GatedCNN, backbone, model_channels
 from mha_apps.cnn.recipe import CnnRecipe
-from mha_apps.cnn.surgery import gate_parameters
+from mha_apps.cnn.surgery import CHILD, gate_parameters
 from mha_apps.errors import InputError
 from mha_apps.images.classify import classification_task, evaluate_model, load_for_training
 from mha_apps.images.source import ImageSet
@@ -104,23 +104,29 @@ def build(recipe: CnnRecipe, training: ImageSet) -> GatedCNN:
 
 
 def _load_backbone(model: GatedCNN, folder: Path) -> None:
-    """Takes over all weights that the model of another run has; gates that it lacks keep their start."""
-    path = Run.open(folder, "cnn").model_dir / "model.safetensors"
+    """Takes over the network's weights of another run, and those of its gates where it has the same kind of gate at the
+    same place. Gates that it lacks keep their start."""
+    run = Run.open(folder, "cnn")
+    other, path = run.recipe(CnnRecipe), run.model_dir / "model.safetensors"
     if not path.is_file():
         raise InputError(f"{path}: is missing; that run has not got as far as its first validation")
     try:
         weights = load_file(path)
     except Exception as error:  # safetensors raises its own, and OSError
         raise InputError(f"{path}: is damaged ({error}); restore it or train that run again") from error
-    known = model.state_dict()
-    shared = {key: value for key, value in weights.items() if ".attention_gate." not in key or key in known}
+    if other.gate == model.gate and other.start != model.start:  # the same numbers would mean other factors
+        raise InputError(f"{folder}: its gates have the start {other.start}; give --start {other.start}")
+    state = model.state_dict()
+    known = {key for key in state if f".{CHILD}." not in key or other.gate == model.gate}
+    shared = {key: value for key, value in weights.items() if f".{CHILD}." not in key or key in known}
     try:
-        model.load_state_dict(shared)
+        model.load_state_dict({key: value for key, value in state.items() if f".{CHILD}." in key} | shared)
     except RuntimeError as error:
         reason = " ".join(str(error).split())
         reason = reason if len(reason) <= 300 else f"{reason[:300]} ..."
         raise InputError(
-            f"{path}: does not fit {model.model_name} ({reason}); give the --model, --data and --image-size of that run"
+            f"{path}: does not fit {model.model_name} ({reason}); give the --model, --data, --image-size and "
+            "--reduction of that run"
         ) from error
 
 

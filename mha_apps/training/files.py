@@ -100,5 +100,10 @@ def json_text(data: Any, *, indent: int | None = None) -> str:
 
 def clear(folder: Path) -> None:
     """Remove the temporary files that a kill has left in ``folder`` and below."""
-    for leftover in folder.rglob(".*.tmp"):
-        leftover.unlink(missing_ok=True)
+    for path in folder.rglob(".*.tmp"):
+        path.unlink(missing_ok=True)
+
+
+def is_temporary(path: Path) -> bool:
+    """Whether :func:`replace` gave the file its name, and a kill has left it."""
+    return path.match(".*.tmp")

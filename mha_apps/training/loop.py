@@ -165,8 +165,8 @@ class _Trainer:
         return summary
 
     def _close(self, summary: dict[str, Any]) -> None:
-        self.run.write_summary(summary)
-        write_report(self.run, self.task.sections)
+        write_report(self.run, self.task.sections, summary=summary)
+        self.run.write_summary(summary)  # last, since it says that the run has ended
 
     def _summary(self) -> dict[str, Any]:
         progress = self.progress

@@ -138,6 +138,7 @@ def write_report(
     run: Run,
     sections: Callable[[Report], object] | None = None,
     records: list[dict[str, Any]] | None = None,
+    summary: dict[str, Any] | None = None,
 ) -> Path:
     """``report.html`` of a run: its curves, what ``sections`` adds, its summary and its recipe.
 
@@ -145,6 +146,7 @@ def write_report(
         run: the run, whose folder also gets ``plots/curves.png``.
         sections: adds an application's own part.
         records: what the curves show; the run's metrics when None.
+        summary: of the run; what it has when None.
     """
     import pandas as pd
 
@@ -156,6 +158,6 @@ def write_report(
     report.figure(curves(run.metrics() if records is None else records), caption, save=run.plots_dir / "curves.png")
     if sections is not None:
         sections(report)
-    report.heading("Summary").table(table(run.summary()))
+    report.heading("Summary").table(table(run.summary() if summary is None else summary))
     report.heading("Recipe").table(table(run.config["recipe"]))
     return report.write(run.path / "report.html")

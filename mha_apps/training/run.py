@@ -277,7 +277,7 @@ def _free(out: str | Path | None, kind: str, force: bool) -> Path:
     with files.disk_errors(path):
         if path.exists() and not path.is_dir():
             raise InputError(f"{path}: is a file; name a folder with --out")
-        if path.is_dir() and any(path.iterdir()):
+        if _holds_something(path):
             if not (path / CONFIG).is_file():
                 raise InputError(f"{path}: is not empty and holds no run; name another folder with --out")
             if not force:
@@ -285,11 +285,16 @@ def _free(out: str | Path | None, kind: str, force: bool) -> Path:
     return path
 
 
+def _holds_something(path: Path) -> bool:
+    """Whether the folder holds more than what a kill has left while its first file was written."""
+    return path.is_dir() and any(not files.is_temporary(entry) for entry in path.iterdir())
+
+
 def _make(path: Path, recipe: TrainingRecipe, kind: str, force: bool) -> Path:
     """The folder with its ``config.toml``; asked again, since another run may have taken it meanwhile."""
     _free(path, kind, force)
     with files.disk_errors(path):
-        if path.is_dir() and any(path.iterdir()):
+        if _holds_something(path):
             shutil.rmtree(path)
         path.mkdir(parents=True, exist_ok=True)
     config = {

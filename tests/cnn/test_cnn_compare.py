@@ -3,8 +3,11 @@
 import importlib
 import json
 import shutil
+from dataclasses import replace
 
+import numpy as np
 import pytest
+from PIL import Image
 from scipy import stats
 
 from mha_apps.cnn import CnnRecipe, compare
@@ -46,8 +49,14 @@ def test_the_words_follow_the_p_value_and_the_number_of_gates():
     )
     assert "may be real, but among 3 gates" in sentences[1]
     assert "0.10 points worse than none" in sentences[2]
-    assert "A gain of more than 0.30 points or a loss of more than 0.50 is unlikely." in sentences[2]
+    assert (
+        "cannot tell from chance. A gain of more than 0.30 points or a loss of more than 0.50 is unlikely."
+        in sentences[2]
+    )
     assert "is real" in verdict([doubtful])[0]
+    wild = Difference("se", "none", 2, 30.0, -224.0, 284.0, 0.4)
+    assert "A gain of more than 100.00 points or a loss of more than 100.00" in verdict([wild])[0]
+    assert "se: as good as none" in verdict([Difference("se", "none", 2, 0.0, None, None, None)])[0]
 
 
 @pytest.fixture(scope="module")
@@ -92,6 +101,42 @@ def test_runs_of_another_recipe_are_not_mixed_in_and_nothing_is_trained_before(c
     assert not (folder / "eca-0").exists()
 
 
+def test_data_without_a_test_split_and_other_images_are_refused_before_anything_is_trained(tmp_path):
+    def images(split, count, shade):
+        for name in ("cat", "dog"):
+            (tmp_path / "data" / split / name).mkdir(parents=True, exist_ok=True)
+            for number in range(count):
+                pixels = np.full((16, 16, 3), shade + number, dtype=np.uint8)
+                Image.fromarray(pixels).save(tmp_path / "data" / split / name / f"{number}.png")
+
+    recipe = replace(QUICK, steps=1, batch_size=4, data=str(tmp_path / "data"))
+    for split in ("train", "val"):
+        images(split, 4, 10)
+    with pytest.raises(InputError, match="test"):
+        compare(recipe, gates=["none", "se"], seeds=1, out=tmp_path / "c", rounds=1)
+    assert not (tmp_path / "c").exists()
+    images("test", 4, 10)
+    compare(recipe, gates=["none", "se"], seeds=1, out=tmp_path / "c", rounds=1)
+    shutil.rmtree(tmp_path / "c" / "se-0")
+    images("train", 4, 90)
+    with pytest.raises(InputError, match="none-0: was trained on other images"):
+        compare(recipe, gates=["none", "se"], seeds=1, out=tmp_path / "c", rounds=1)
+    assert not (tmp_path / "c" / "se-0").exists()
+
+
+def test_a_comparison_that_is_stopped_says_how_it_goes_on(tmp_path, monkeypatch):
+    monkeypatch.setattr(compare_module, "train", raising(KeyboardInterrupt("continue with --resume")))
+    with pytest.raises(KeyboardInterrupt, match=f"stopped; the same command goes on in {tmp_path}"):
+        compare(QUICK, gates=["none", "se"], seeds=1, out=tmp_path, rounds=1)
+
+
+def raising(error):
+    def fail(*args, **kwargs):
+        raise error
+
+    return fail
+
+
 def test_a_comparison_of_fewer_gates_or_seeds_does_not_replace_one_of_more(comparison):
     folder, _ = comparison
     told = (folder / "comparison.json").read_bytes()
@@ -103,17 +148,16 @@ def test_a_comparison_of_fewer_gates_or_seeds_does_not_replace_one_of_more(compa
 
 def test_a_run_that_was_stopped_is_brought_to_its_end(tmp_path, monkeypatch):
     whole = trained(QUICK, tmp_path / "whole")
-    fit = compare_module.train.__globals__["fit"]
 
     def stopped(task, recipe, run):
         run.begin()
         raise KeyboardInterrupt
 
-    monkeypatch.setitem(compare_module.train.__globals__, "fit", stopped)
-    with pytest.raises(KeyboardInterrupt):
-        trained(QUICK, tmp_path / "stopped")
-    monkeypatch.setitem(compare_module.train.__globals__, "fit", fit)
-    again = trained(QUICK, tmp_path / "stopped")
+    with monkeypatch.context() as patched:
+        patched.setattr(importlib.import_module("mha_apps.cnn.train"), "fit", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            trained(QUICK, tmp_path / "stopped")
+    again = trained(replace(QUICK, checkpoint_minutes=1.0), tmp_path / "stopped")
     weights = [run.model_dir / "model.safetensors" for run in (whole, again)]
     assert weights[0].read_bytes() == weights[1].read_bytes()
 
@@ -126,6 +170,8 @@ def test_a_run_that_was_stopped_is_brought_to_its_end(tmp_path, monkeypatch):
         ({"seeds": 0}, "--seeds 0"),
         ({"rounds": 0}, "--rounds 0"),
         ({"recipe": CnnRecipe(minutes=1.0)}, "equal steps"),
+        ({"recipe": CnnRecipe(patience=1)}, "equal steps"),
+        ({"recipe": CnnRecipe(model="resnet8", steps=4, seed=2**32 - 1), "seeds": 2}, "--seed 4294967296"),
         ({"recipe": CnnRecipe(data="nowhere", steps=4)}, "nowhere: no such file or folder"),
         ({"recipe": CnnRecipe(model="resnet8", steps=4, image_size=1)}, "in a pass of 1x1 pixels; give it a larger"),
         ({"recipe": CnnRecipe(model="resnet8", steps=4, where="layer9")}, "layer9.*matches no module"),

@@ -79,6 +79,12 @@ def test_another_runs_weights_are_a_start_for_new_gates(run, tmp_path):
     other = build(CnnRecipe(model="resnet8", gate="se", weights=str(run.path)), training)
     assert torch.equal(other.backbone.conv1.weight, trained["backbone.conv1.weight"])
     assert all(parameter.abs().sum() == 0 for gate in find_gates(other).values() for parameter in gate.fc2.parameters())
+    few = build(CnnRecipe(model="resnet8", gate="cbam", where="layer2.0.bn2", weights=str(run.path)), training)
+    assert all(torch.equal(value, trained[key]) for key, value in few.state_dict().items())
+    with pytest.raises(InputError, match="its gates have the start identity; give --start identity"):
+        build(CnnRecipe(model="resnet8", gate="cbam", start="standard", weights=str(run.path)), training)
+    with pytest.raises(InputError, match=r"does not fit resnet8 .* and --reduction of that run"):
+        build(CnnRecipe(model="resnet8", gate="cbam", reduction=4, weights=str(run.path)), training)
     with pytest.raises(InputError, match=r"does not fit resnet14"):
         build(CnnRecipe(model="resnet14", weights=str(run.path)), training)
     with pytest.raises(InputError, match="holds no run"):
@@ -209,7 +215,9 @@ def test_looking_leaves_the_model_as_it_was(run):
     hooks = [len(module._forward_hooks) + len(module._forward_pre_hooks) for module in model.modules()]
     images = load("digits", "validation").images[:2]
     figure = plot_gates(model, images, labels=["a", "b"])
-    assert len(figure.axes) == 2 * (1 + 3 + 2 + 1)
+    assert len(figure.axes) == 2 * (1 + 3 + 2 + 1) + 3 + 2  # a bar of colours below each column of maps
+    for first, second in zip(figure.axes[1:6], figure.axes[8:13], strict=True):
+        assert first.images[-1].get_clim() == second.images[-1].get_clim()
     assert [module.training for module in model.modules()] == modes
     assert [len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules()] == hooks
     assert all(parameter.grad is None for parameter in model.parameters())

@@ -250,6 +250,24 @@ def test_a_run_is_never_overwritten_without_force(tmp_path):
     assert (other / "thesis.txt").read_text() == "precious"
 
 
+def test_what_a_kill_leaves_of_a_runs_first_file_is_no_obstacle(tmp_path, monkeypatch):
+    monkeypatch.setattr("mha_apps.training.files.os.replace", lambda *paths: os.kill(os.getpid(), signal.SIGINT))
+    monkeypatch.setattr("mha_apps.training.files.Path.unlink", lambda *path, **options: None)  # as a kill would not
+    with pytest.raises(KeyboardInterrupt):
+        Run.create(tmp_path / "run", recipe(), "vit").begin()
+    monkeypatch.undo()
+    assert [path.suffix for path in (tmp_path / "run").iterdir()] == [".tmp"]
+    Run.create(tmp_path / "run", recipe(), "vit").begin()
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["config.toml"]
+
+
+def test_the_summary_that_says_a_run_has_ended_is_written_last(tmp_path, monkeypatch):
+    ended = []
+    monkeypatch.setattr(Run, "write_summary", lambda run, summary: ended.append((run.path / "report.html").exists()))
+    run_all(tmp_path, "run", epochs=1)
+    assert ended == [True]
+
+
 def test_a_run_of_another_kind_or_no_run_is_refused(tmp_path):
     run, _ = run_all(tmp_path, "run", epochs=1)
     with pytest.raises(InputError, match="is a run of `vit`, not of `cnn`"):
