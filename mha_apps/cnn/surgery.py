@@ -159,10 +159,10 @@ def plug(
 
     Raises:
         InputError: the model has no convolution or does not run, the gate is unknown, `where` matches nothing or
-            a place that has a gate, or the model has an attribute `gates`; it is left as it was.
+            a place that has a gate, the model has an attribute `gates`, is compiled or on the meta device; it is left
+            as it was.
     """
-    if hasattr(model, "_orig_mod"):
-        raise InputError("the model is compiled; plug the gates first and compile then")
+    _refuse_blind(model)
     if not any(isinstance(m, (nn.Conv2d, nn.LazyConv2d)) for m in model.modules()):
         raise InputError(f"{type(model).__name__} has no convolution; gates are for networks with feature maps")
     _initialised(gate, 8, "", start=start, **options)  # a wrong name or option shows before anything else happens
@@ -279,6 +279,25 @@ def _traced(model: nn.Module, example: Tensor) -> Flow:
         raise InputError(
             f"{type(model).__name__} does not run on an input of shape {tuple(example.shape)} ({error})"
         ) from error
+
+
+def _refuse_blind(model: nn.Module) -> None:
+    """Refuses a model that would take gates but never use them, or lose their weights."""
+    name = type(model).__name__
+    for path, module in model.named_modules():
+        # Compiled code does not look whether hooks were added. The second is `module.compile()`, the last
+        # `module.forward = torch.compile(module.forward)`.
+        if (
+            "_orig_mod" in module._modules
+            or module._compiled_call_impl is not None
+            or hasattr(module.__dict__.get("forward"), "_torchdynamo_orig_callable")
+        ):
+            raise InputError(f"{path or name} is compiled; plug the gates first and compile then")
+    if any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers())):
+        # `to_empty` would leave the gates without values, and a checkpoint of the backbone has none for them.
+        raise InputError(
+            f"{name} is on the meta device; give it memory first, model.to_empty(device=...), and plug then"
+        )
 
 
 def _initialised(name: str, channels: int, source: str, **options: Any) -> Gate:

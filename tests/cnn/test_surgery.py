@@ -11,7 +11,8 @@ from torch import nn
 
 from mha_apps.cnn.gates import Gate
 from mha_apps.cnn.models import CifarResNet, backbone
-from mha_apps.cnn.surgery import GATES, apply_gate, find_gates, gate_parameters, plug, rearm, unplug
+from mha_apps.cnn.places import choose
+from mha_apps.cnn.surgery import CHILD, GATES, apply_gate, find_gates, gate_parameters, observe, plug, rearm, unplug
 from mha_apps.cnn.verify import CHECKS, check_insertion, outputs
 from mha_apps.errors import InputError
 
@@ -30,6 +31,11 @@ def awake(model: nn.Module) -> nn.Module:
         for parameter in model.parameters():
             parameter += 0.02 * torch.randn(parameter.shape, generator=generator)
     return model
+
+
+def places_of(model: nn.Module, where: str) -> list[str]:
+    """Where gates would go, found without any memory for the weights."""
+    return list(choose(model, observe(model, None), where, [], CHILD).hosts)
 
 
 @pytest.mark.parametrize("gate", GATES)
@@ -65,8 +71,7 @@ def test_auto_finds_the_ends_of_branches_or_of_stages(kind):
     name, first, last, count = KINDS[kind]
     with torch.device("meta"):
         model = backbone(name, classes=1000)
-    plug(model, "eca")
-    paths = [row.path for row in model.gates]
+    paths = places_of(model, "auto")
     assert (paths[0], paths[-1], len(paths)) == (first, last, count)
 
 
@@ -149,7 +154,7 @@ def test_places_by_glob_list_and_function(where):
 def test_a_container_stands_for_its_last_module():
     with torch.device("meta"):
         model = torchvision.models.vgg11()
-    assert list(find_gates(plug(model, "se", "features"))) == ["features.20"]
+    assert places_of(model, "features") == ["features.20"]
     # A block computes something after its last child, so that it is its own last module.
     assert list(find_gates(plug(resnet18(), "se", "layer3"))) == ["layer3.1"]
 
@@ -196,8 +201,51 @@ def test_networks_and_gates_that_do_not_fit_are_refused():
         plug(resnet18(), "se", example=torch.zeros(1, 5, 32, 32))
     with pytest.raises(InputError, match="found no residual branch"):
         plug(nn.Sequential(nn.Conv2d(3, 8, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten()), "se")
-    with pytest.raises(InputError, match="compile"):
-        plug(torch.compile(resnet18()), "se")
+
+
+def compiled_whole(model):
+    return torch.compile(model, backend="eager")
+
+
+def compiled_in_place(model):
+    model.compile(backend="eager")
+    return model
+
+
+def compiled_child(model):
+    model.layer1 = torch.compile(model.layer1, backend="eager")
+    return model
+
+
+def compiled_child_in_place(model):
+    model.layer2[0].compile(backend="eager")
+    return model
+
+
+def compiled_forward(model):
+    model.forward = torch.compile(model.forward, backend="eager")
+    return model
+
+
+@pytest.mark.parametrize(
+    "compiled", [compiled_whole, compiled_in_place, compiled_child, compiled_child_in_place, compiled_forward]
+)
+def test_a_model_that_is_compiled_in_whole_or_in_part_is_refused(compiled):
+    model = compiled(CifarResNet(8))
+    with pytest.raises(InputError, match="is compiled; plug the gates first and compile then"):
+        plug(model, "se")
+    assert not find_gates(model)
+
+
+def test_a_model_without_memory_is_refused_and_taken_once_it_has_some():
+    with torch.device("meta"):
+        model = CifarResNet(8)
+    with pytest.raises(InputError, match=r"CifarResNet is on the meta device; give it memory first"):
+        plug(model, "se")
+    assert not find_gates(model)
+    plain = awake(CifarResNet(8)).eval()
+    plug(model.to_empty(device="cpu"), "se").load_state_dict(plain.state_dict())
+    assert torch.equal(outputs(model, IMAGES), outputs(plain, IMAGES))
 
 
 @pytest.mark.parametrize("kind", ["child", "buffer", "number", "property"])
