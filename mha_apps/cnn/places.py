@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import fnmatch
+import reprlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -47,6 +48,7 @@ def choose(model: nn.Module, flow: Flow, where: Where, taken: Iterable[str], mar
     Raises:
         InputError: nothing can be chosen, or a gate would go where one is.
     """
+    where = _checked(where)
     chooser = _Chooser(dict(model.named_modules()), flow, marker)
     places = chooser.automatic() if isinstance(where, str) and where == "auto" else chooser.named(where)
     taken = set(taken)
@@ -285,6 +287,21 @@ def nearest(name: str, known: Iterable[str], count: int = 4) -> list[str]:
         return held, difflib.SequenceMatcher(None, name.lower(), other.lower()).ratio()
 
     return sorted(dict.fromkeys(known), key=likeness, reverse=True)[:count]
+
+
+def _checked(where: Where) -> Where:
+    """`where` with its names in a list, if it is of a kind that can be used."""
+    if isinstance(where, str) or (callable(where) and not isinstance(where, nn.Module)):
+        return where
+    names = list(where) if isinstance(where, Iterable) else []
+    if not names or not all(isinstance(name, str) for name in names):
+        raise InputError(
+            f"where={reprlib.repr(where)} names no place; give 'auto', a glob over module paths, a list of them or a "
+            "function of path and module"
+        )
+    if "auto" in names:
+        raise InputError(f"where={names!r}: 'auto' chooses all places, and stands alone: where='auto'")
+    return names
 
 
 def _describe(where: Where) -> str:

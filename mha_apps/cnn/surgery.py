@@ -7,6 +7,7 @@ looks the gate up: it survives copying and pickling.
 
 from __future__ import annotations
 
+import reprlib
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -124,7 +125,7 @@ def make_gate(name: str, channels: int, **options: Any) -> Gate:
         raise InputError(f"gate {name!r} is unknown; use one of {', '.join(GATES)}")
     try:
         return GATES[name](channels, **options)
-    except TypeError as error:
+    except (TypeError, ValueError) as error:
         raise InputError(f"gate {name!r}: {error}") from error
 
 
@@ -134,7 +135,7 @@ def plug(
     where: Where = "auto",
     start: Start = "identity",
     *,
-    example: Tensor | None = None,
+    example: Tensor | Sequence[Tensor] | None = None,
     seed: int = 0,
     **options: Any,
 ) -> nn.Module:
@@ -150,7 +151,8 @@ def plug(
         where: `auto`, a glob over module paths (`"layer4.*.bn3"`), a list of paths or globs, or a function of
             path and module that says whether the module's output shall be gated.
         start: `identity` for weights that were trained without gates, `standard` as in the papers.
-        example: one input, if the model does not take the usual sizes; resolutions and MACs are for this size.
+        example: one input, if the model does not take the usual sizes, or a tuple of all its inputs, the image
+            first; resolutions and MACs are for this size.
         seed: of the gates' own weights. The global random state is neither read nor changed.
         options: more arguments of the gate, such as `reduction=8`.
 
@@ -174,7 +176,8 @@ def plug(
         )
     rearm(model)
     flow = observe(model, example)
-    places = choose(model, flow, where, find_gates(model), CHILD)
+    taken = find_gates(model)
+    places = choose(model, flow, where, taken, CHILD)
     gates = {
         path: _fitting(model, path, gate, value.shape[1], f"{seed}:{path}", start=start, **options)
         for path, value in places.hosts.items()
@@ -189,13 +192,17 @@ def plug(
     for path, module in gates.items():
         _, channels, height, width = places.hosts[path].shape
         rows.append(Placement(path, gate, channels, height, width, _count(module), module.macs(height, width)))
-    kept = before.rows if isinstance(before, GateTable) else []
+    kept = [row for row in before.rows if row.path in taken] if isinstance(before, GateTable) else []
     model.gates = GateTable(kept + rows, flow.input_shape, places.skipped)  # type: ignore[assignment]
     return model
 
 
 def unplug(model: nn.Module) -> nn.Module:
-    """Takes all gates out, in place, and returns the model as it was before `plug`."""
+    """Takes all gates out, in place, and returns the model as it was before `plug`.
+
+    Of a part, as in `unplug(model.layer1)`, it takes that part's: `model.gates` lists them until the next `plug`, while
+    `find_gates(model)` knows.
+    """
     for module in model.modules():
         if isinstance(module._modules.get(CHILD), Gate):
             del module._modules[CHILD]
@@ -254,10 +261,13 @@ def accept_backbone_checkpoint(
         state.update(own)
 
 
-def observe(model: nn.Module, example: Tensor | None) -> Flow:
+def observe(model: nn.Module, example: Tensor | Sequence[Tensor] | None) -> Flow:
     """The data flow of one pass, on `example` or on the size that such a model usually takes."""
     if example is not None:
-        return _traced(model, example)
+        inputs = [example] if isinstance(example, Tensor) else example
+        if not isinstance(inputs, (list, tuple)) or not inputs or not all(isinstance(x, Tensor) for x in inputs):
+            raise InputError(f"example={reprlib.repr(example)}: give a tensor, or a tuple of tensors, the image first")
+        return _traced(model, *inputs)
     first = next(m for m in model.modules() if isinstance(m, nn.Conv2d))
     config = getattr(model, "pretrained_cfg", None) or {}
     channels, *size = config.get("input_size") or (first.in_channels, 224, 224)
@@ -269,22 +279,29 @@ def observe(model: nn.Module, example: Tensor | None) -> Flow:
             return _traced(model, torch.zeros(shape, dtype=first.weight.dtype, device=first.weight.device))
         except InputError as error:
             problem = problem or error
-    raise InputError(f"{problem}; give an input that it takes: plug(model, gate, example=torch.rand(1, 3, 224, 224))")
+    raise InputError(
+        f"{problem}; give an input that it takes, or a tuple of them: "
+        "plug(model, gate, example=torch.rand(1, 3, 224, 224))"
+    )
 
 
-def _traced(model: nn.Module, example: Tensor) -> Flow:
+def _traced(model: nn.Module, *inputs: Tensor) -> Flow:
     try:
-        return trace(model, example, within=lambda path: path.split(".")[-1] == CHILD)
+        return trace(model, inputs, within=lambda path: path.split(".")[-1] == CHILD)
     except Exception as error:
-        raise InputError(
-            f"{type(model).__name__} does not run on an input of shape {tuple(example.shape)} ({error})"
-        ) from error
+        shapes = " and ".join(str(tuple(x.shape)) for x in inputs)
+        raise InputError(f"{type(model).__name__} does not run on an input of shape {shapes} ({error})") from error
 
 
 def _refuse_blind(model: nn.Module) -> None:
     """Refuses a model that would take gates but never use them, or lose their weights."""
     name = type(model).__name__
     for path, module in model.named_modules():
+        if isinstance(module, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
+            wrapped = ".".join(filter(None, ("model", path, "module")))
+            raise InputError(
+                f"{path or 'the model'} is wrapped in {type(module).__name__}; plug {wrapped} and wrap afterwards"
+            )
         # Compiled code does not look whether hooks were added. The second is `module.compile()`, the last
         # `module.forward = torch.compile(module.forward)`.
         if (

@@ -175,6 +175,17 @@ def test_a_module_that_cannot_host_is_refused_with_the_reason(where, reason):
         plug(resnet18(), "se", where or "nothing")
 
 
+@pytest.mark.parametrize("where", [None, [], 3, [3], nn.ReLU()], ids=repr)
+def test_what_names_no_place_is_refused_with_what_does(where):
+    with pytest.raises(InputError, match=r"where=.* names no place; give 'auto', a glob"):
+        plug(CifarResNet(8), "se", where)
+
+
+def test_auto_in_a_list_is_told_to_stand_alone():
+    with pytest.raises(InputError, match=r"where=\['auto', 'layer1.0.bn2'\]: 'auto' .* stands alone"):
+        plug(CifarResNet(8), "se", ["auto", "layer1.0.bn2"])
+
+
 def test_other_matches_of_a_glob_are_used_and_the_rest_is_listed():
     model = plug(resnet18(), "se", "layer4.1.*")
     assert set(find_gates(model)) == {f"layer4.1.{name}" for name in ("conv1", "bn1", "conv2", "bn2")}
@@ -201,6 +212,54 @@ def test_networks_and_gates_that_do_not_fit_are_refused():
         plug(resnet18(), "se", example=torch.zeros(1, 5, 32, 32))
     with pytest.raises(InputError, match="found no residual branch"):
         plug(nn.Sequential(nn.Conv2d(3, 8, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten()), "se")
+
+
+@pytest.mark.parametrize("options", [{"reduction": 0}, {"start": "zero"}, {"kernel_size": 4}])
+def test_options_that_do_not_fit_a_gate_are_refused_as_input(options):
+    ((name, value),) = options.items()
+    with pytest.raises(InputError, match=f"gate 'cbam': {name}={value!r}"):
+        plug(CifarResNet(8), "cbam", **options)
+
+
+class TwoInputs(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = CifarResNet(8)
+        self.condition = nn.Linear(4, 3)
+
+    def forward(self, x, condition):
+        return self.net(x + self.condition(condition)[:, :, None, None])
+
+
+def test_a_model_of_several_inputs_takes_a_tuple():
+    model = plug(TwoInputs(), "se", example=(IMAGES, torch.zeros(2, 4)))
+    assert [row.path for row in model.gates] == [f"net.layer{i}.0.bn2" for i in (1, 2, 3)]
+    assert model.gates.input_shape == tuple(IMAGES.shape)
+
+
+@pytest.mark.parametrize(
+    ("example", "message"),
+    [
+        ((IMAGES, torch.zeros(2, 5)), r"does not run on an input of shape \(2, 3, 32, 32\) and \(2, 5\)"),
+        (None, "give an input that it takes, or a tuple of them"),
+        ((IMAGES, 3), "give a tensor, or a tuple of tensors"),
+        ((), "give a tensor, or a tuple of tensors"),
+        ("image", "give a tensor, or a tuple of tensors"),
+    ],
+    ids=["wrong shape", "none", "a number", "empty", "a text"],
+)
+def test_inputs_that_the_model_does_not_take_are_told(example, message):
+    with pytest.raises(InputError, match=message):
+        plug(TwoInputs(), "se", example=example)
+
+
+def test_a_parallel_wrapper_is_told_to_come_after():
+    with pytest.raises(InputError, match=r"wrapped in DataParallel; plug model.module and wrap afterwards"):
+        plug(nn.DataParallel(CifarResNet(8)), "se")
+    model = nn.Sequential(nn.DataParallel(CifarResNet(8)))
+    with pytest.raises(InputError, match=r"plug model.0.module and wrap"):
+        plug(model, "se")
+    assert not find_gates(model)
 
 
 def compiled_whole(model):
@@ -310,6 +369,18 @@ def test_unplugging_leaves_nothing_behind():
         assert module.__dict__.keys() == other.__dict__.keys(), path
         assert not module._forward_hooks
         assert not module._load_state_dict_pre_hooks
+
+
+def test_gates_that_a_part_lost_are_listed_once_after_the_next_plug():
+    model = plug(CifarResNet(8), "se")
+    unplug(model.layer1)
+    assert list(find_gates(model)) == ["layer2.0.bn2", "layer3.0.bn2"]
+    plug(model, "eca", "layer1.0.bn2")
+    assert sorted((row.path, row.gate) for row in model.gates) == [
+        ("layer1.0.bn2", "eca"),
+        ("layer2.0.bn2", "se"),
+        ("layer3.0.bn2", "se"),
+    ]
 
 
 def test_a_backbone_checkpoint_loads_strictly_before_and_after():
