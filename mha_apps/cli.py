@@ -28,7 +28,7 @@ import tyro
 from tyro.conf import FlagCreatePairsOff, Positional
 
 from mha_apps import __version__
-from mha_apps.cnn.recipe import CnnRecipe
+from mha_apps.cnn.recipe import CnnRecipe, ComparedRecipe
 from mha_apps.errors import InputError, collected, nearest
 from mha_apps.forecast.reading.options import ReadOptions
 from mha_apps.forecast.recipe import ForecastRecipe
@@ -455,8 +455,8 @@ class CnnEvaluate(Evaluate):
 class CnnCompare(FromRecipe):
     """Does a gate help? The same network with each, over several seeds, paired."""
 
-    recipe_class = CnnRecipe
-    recipe: Annotated[CnnRecipe, tyro.conf.arg(name="")] = field(default_factory=CnnRecipe)
+    recipe_class = ComparedRecipe
+    recipe: Annotated[ComparedRecipe, tyro.conf.arg(name="")] = field(default_factory=ComparedRecipe)
     gates: str = "none,se,eca,cbam"
     """Gates with commas between them; the first is what the others are compared with."""
     seeds: int = 5

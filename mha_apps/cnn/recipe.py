@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from tyro.conf import Suppress
+
 from mha_apps.errors import InputError
 from mha_apps.images.recipe import ImageRecipe
 
@@ -62,3 +64,10 @@ class CnnRecipe(ImageRecipe):
         """`where` as `plug` takes it."""
         parts = [part.strip() for part in self.where.split(",")]
         return parts[0] if len(parts) == 1 else parts
+
+
+@dataclass(kw_only=True)
+class ComparedRecipe(CnnRecipe):
+    """What all runs of a comparison share, from the command line: a gate is none of it, so ``--gate`` is no flag."""
+
+    gate: Suppress[GateName] = "none"
