@@ -215,10 +215,14 @@ class GatedCNN(
             plug(self.backbone, gate, where, start, example=example, seed=seed, **(options or {}))  # type: ignore[arg-type]
             # What `auto` finds may change between versions; the places of saved weights must not.
             self._hub_mixin_config["where"] = [row.path for row in self.backbone.gates]  # type: ignore[index,union-attr]
-        self.gates: GateTable | list[Placement] = getattr(self.backbone, "gates", [])
         # Channels last: on a CPU a ResNet-20 trains 1.2 times and answers 1.5 times as fast, and half precision on a
         # GPU wants it too. It changes how tensors lie in memory, not what they hold.
         self.to(memory_format=torch.channels_last)
+
+    @property
+    def gates(self) -> GateTable | list[Placement]:
+        """What was plugged in where; empty without a gate, and after `unplug`."""
+        return getattr(self.backbone, "gates", [])
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits (batch, classes) of normalised images (batch, channels, height, width)."""
