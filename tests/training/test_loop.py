@@ -251,7 +251,10 @@ def test_a_run_is_never_overwritten_without_force(tmp_path):
 
 
 def test_what_a_kill_leaves_of_a_runs_first_file_is_no_obstacle(tmp_path, monkeypatch):
-    monkeypatch.setattr("mha_apps.training.files.os.replace", lambda *paths: os.kill(os.getpid(), signal.SIGINT))
+    def killed(*paths):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("mha_apps.training.files.os.replace", killed)
     monkeypatch.setattr("mha_apps.training.files.Path.unlink", lambda *path, **options: None)  # as a kill would not
     with pytest.raises(KeyboardInterrupt):
         Run.create(tmp_path / "run", recipe(), "vit").begin()
