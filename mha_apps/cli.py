@@ -182,9 +182,12 @@ class VitExplain(Verb):
     """Most images to draw."""
 
     def run(self) -> Answer:
+        from mha_apps.attention import HeadStatistics
         from mha_apps.vision import explain_files
 
-        return _facts(explain_files(self.folder, list(self.inputs), out=self.out, limit=self.limit))
+        found = explain_files(self.folder, list(self.inputs), out=self.out, limit=self.limit)
+        text = _facts({name: value for name, value in found.items() if name != "heads"}).text
+        return Answer(found, f"{text}\n\nheads\n{HeadStatistics(found['heads'])}")
 
 
 @dataclass(kw_only=True)
@@ -321,7 +324,8 @@ class ForecastBacktest(Verb):
         answer = _facts(backtest(self.folder, self.csv, trees=self.trees))
         units = (
             "Errors are in deviations of each sensor over the rows that taught, as are those by step; "
-            "those by series are in its own unit."
+            "those by series are in its own unit. Of a meter, errors are of what it rises by in a row, and pinball, "
+            "coverage and width of its readings."
         )
         return Answer(answer.data, f"{units}\n\n{answer.text}")
 

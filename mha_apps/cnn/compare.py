@@ -10,6 +10,7 @@ import itertools
 import json
 import math
 import statistics
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -88,7 +89,8 @@ def compare(
     runs: dict[str, list[Run]] = {gate: [] for gate in gates}
     scores: dict[str, list[float]] = {gate: [] for gate in gates}
     try:
-        for (gate, seed), one in wanted.items():
+        for number, ((gate, seed), one) in enumerate(wanted.items(), start=1):
+            print(f"{gate}, seed {seed}: run {number} of {len(wanted)}", file=sys.stderr, flush=True)
             run = trained(one, _place(folder, gate, seed))
             runs[gate].append(run)
             scores[gate].append(evaluate(run, split="test", device=recipe.device, precision=recipe.precision)["top1"])
@@ -105,7 +107,7 @@ def compare(
         "seeds": seeds,
         "table": table,
         "differences": [vars(difference) for difference in found],
-        "verdict": " ".join(verdict(found)),
+        "verdict": "\n".join(verdict(found)),
         "scores": [{"seed": recipe.seed + i} | {gate: scores[gate][i] for gate in gates} for i in range(seeds)],
         "runs": [str(run.path) for several in runs.values() for run in several],
         "report": str(folder / REPORT),
@@ -351,7 +353,8 @@ def _write_report(result: dict[str, Any], folder: Path) -> None:
         "each). Runs are paired by seed. The intervals are about the chance in training; all runs are judged on the "
         "same images."
     )
-    report.text(result["verdict"])
+    for sentence in result["verdict"].splitlines():
+        report.text(sentence)
     report.table(
         pd.DataFrame(result["table"]).set_index("gate"), "Means and costs; times are for one batch, in float32."
     )

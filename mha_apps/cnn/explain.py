@@ -158,12 +158,13 @@ def plot_gates(
     panels: list[tuple[str, Tensor]] = [(f"gate of {path}", maps[path]["spatial"]) for path in spatial]
     sides: tuple[Literal["before", "after"], ...] = ("before", "after")
     for side in sides:
-        name = f"Grad-CAM {side}\nthe gate of {shown[-1]}"
+        # One line: constrained layout cuts a second one off where all columns keep the aspect of the images.
+        name = f"Grad-CAM {side} the last gate"
         panels.append((name, grad_cam(network, inputs, shown[-1], predicted, side=side)))
 
     columns = 1 + len(panels) + bool(channel)
     widths = [1.0] * (1 + len(panels)) + [1.6] * bool(channel)
-    figure = Figure(figsize=(1.9 * sum(widths), 1.95 * len(images) + 0.5), layout="constrained")
+    figure = Figure(figsize=(1.9 * sum(widths), 1.95 * len(images) + 1.1), layout="constrained")
     grid = figure.subplots(len(images), columns, squeeze=False, width_ratios=widths)
     lowest = min((float(maps[path]["channel"].min()) for path in channel), default=0)
     highest = max((float(maps[path]["channel"].max()) for path in channel), default=1)
@@ -257,6 +258,8 @@ def explain(
         raise InputError(f"--count {count}: must be at least 1")
     path = picture_path(out, run, "gates.png")
     model = load_model(run)
+    if not model.gates:
+        raise InputError(f"{run.path}: was trained without gates, so there are none to look at; name another run")
     height, width = model.image_size
     source = data or run.recipe(CnnRecipe).data
     images = with_classes(load(source, split, image_size=(height, width), channels=model.channels), model.classes)

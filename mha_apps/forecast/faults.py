@@ -294,7 +294,7 @@ def warn_of_faults(frame: pd.DataFrame, *, train_rows: int, horizon: int, look_b
     warn_of_silence(frame, look_back=look_back, source=source)
 
 
-def warn_of_short_calibration(frame: pd.DataFrame, *, horizon: int, source: str) -> None:
+def warn_of_short_calibration(frame: pd.DataFrame, *, horizon: int, source: str, held_out: bool = False) -> None:
     """Warn of series whose intervals rest on too few windows.
 
     Errors of windows that overlap go together, so a series has about as many outcomes of its last step as its values
@@ -305,6 +305,7 @@ def warn_of_short_calibration(frame: pd.DataFrame, *, horizon: int, source: str)
         frame: the rows that the intervals rest on; those of a series that is constant or empty are passed over.
         horizon: of the forecast.
         source: names the file.
+        held_out: whether rows are among them that a backtest does without.
     """
     values = frame.to_numpy(dtype=np.float64)
     count = np.isfinite(values).sum(0)
@@ -313,11 +314,12 @@ def warn_of_short_calibration(frame: pd.DataFrame, *, horizon: int, source: str)
     short = moves & (count < WINDOWS * horizon)
     if short.any():
         least = int(count[short].min())
+        more = ", and more so in a backtest, which does without the held-out rows" if held_out else ""
         whose = "" if short.sum() == moves.sum() else f" of {named(map(str, frame.columns[short]))}"
         warn(
             f"{source}: the intervals{whose} rest on {least:,} rows, {least / horizon:.1f} windows of {horizon} rows "
             f"that do not overlap, and {WINDOWS} are the fewest that tell a 95% interval, so its coverage may be some "
-            "points off; give more rows, lower --horizon or raise --calibration"
+            f"points off{more}; give more rows, lower --horizon or raise --calibration"
         )
 
 

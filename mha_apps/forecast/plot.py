@@ -66,7 +66,9 @@ def plot_forecast(
     for level in levels:
         low, high = forecast[f"lo-{level}"].to_numpy(), forecast[f"hi-{level}"].to_numpy()
         alpha = 0.15 if level > 80 else 0.3
-        axes.fill_between(when, low, high, color=median_colour, alpha=alpha, linewidth=0, label=f"{level}% interval")
+        axes.fill_between(
+            when, low, high, color=median_colour, alpha=alpha, linewidth=0, snap=False, label=f"{level}% interval"
+        )
     axes.plot(when, forecast["median"].to_numpy(), color=median_colour, linewidth=1.5, label="forecast (median)")
     if truth is not None:
         axes.plot(truth.index, truth.to_numpy(), color=COLOURS[1], linewidth=1.2, label="what came")

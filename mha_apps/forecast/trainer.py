@@ -138,7 +138,12 @@ def checked(frame: pd.DataFrame, recipe: ForecastRecipe, source: str) -> tuple[p
     clean = since_unit_change(frame, source)
     warn_of_faults(clean, train_rows=plan.train[1], horizon=recipe.horizon, look_back=plan.look_back, source=source)
     end = len(frame) if recipe.refit else plan.calibration[1]  # after a refit the intervals have followed the rest too
-    warn_of_short_calibration(clean.iloc[plan.calibration[0] : end], horizon=recipe.horizon, source=source)
+    warn_of_short_calibration(
+        clean.iloc[plan.calibration[0] : end],
+        horizon=recipe.horizon,
+        source=source,
+        held_out=end > plan.calibration[1],
+    )
     return frame, limits, plan
 
 
