@@ -29,7 +29,7 @@ from tyro.conf import FlagCreatePairsOff, Positional
 
 from mha_apps import __version__
 from mha_apps.cnn.recipe import CnnRecipe, ComparedRecipe
-from mha_apps.errors import InputError, collected, nearest
+from mha_apps.errors import InputError, collected, nearest, warn
 from mha_apps.forecast.reading.options import ReadOptions
 from mha_apps.forecast.recipe import ForecastRecipe
 from mha_apps.training import files, processes
@@ -236,7 +236,7 @@ class ForecastInspect(Verb):
     options: Annotated[ReadOptions, tyro.conf.arg(name="")] = field(default_factory=ReadOptions)
     plot: Path | None = None
     """The PNG of all series with their gaps, replaced when it is there; FILE-series.png in the current folder when not
-    given, where only a picture of an inspection is replaced."""
+    given, where only a picture of an inspection is replaced, and any other kept."""
 
     def run(self) -> Answer:
         from mha_apps.forecast.reading import inspect, is_drawn
@@ -246,9 +246,11 @@ class ForecastInspect(Verb):
         if not paths:
             raise InputError("forecast inspect: name a file, files or a folder; see mha-apps forecast inspect --help")
         _require_output(self.plot, (".png",), paths)
-        plot = self.plot or Path(f"{paths[0].stem}-series.png")
-        if self.plot is None and plot.exists() and not is_drawn(plot):
-            raise InputError(f"{plot}: no inspection drew it; name another file with --plot, or move it away")
+        usual = Path(f"{paths[0].stem}-series.png")
+        foreign = self.plot is None and usual.exists() and not is_drawn(usual)
+        if foreign:
+            warn(f"{usual}: no inspection drew it, so it is kept and none is drawn; name another file with --plot")
+        plot = None if foreign else self.plot or usual
         report = inspect(paths[0] if len(paths) == 1 else paths, options=self.options, plot=plot)
         return Answer(report.to_dict(), report.text(min(shutil.get_terminal_size().columns, 120)))
 
@@ -361,6 +363,8 @@ class ForecastScore(Verb):
                 shown = pd.DataFrame(rows[:MOST_SHOWN]).to_string(index=False, float_format=_short)
                 more = f"\n... {len(rows) - MOST_SHOWN:,} more; --json has all" if len(rows) > MOST_SHOWN else ""
                 text += f"\n\n{title}\n{shown}{more}"
+        if meters := Run.open(self.folder, "forecast").recipe(ForecastRecipe).counter:
+            text += f"\n\nValues and bounds of {', '.join(meters)} are what it rises by in a row."
         if self.out is not None:
             columns = ["time", "sensor", "value", "lo-95", "hi-95", "distance"]
             text += f"\n\n{_table(pd.DataFrame(outside, columns=columns), self.out).text.splitlines()[-1]}"

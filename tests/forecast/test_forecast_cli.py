@@ -44,8 +44,11 @@ def test_an_inspection_replaces_no_picture_but_its_own_unless_it_is_named(tmp_pa
     for _ in range(2):
         assert main(["forecast", "inspect", "plant.csv"]) == 0
     picture.write_bytes(b"mine")
-    assert main(["forecast", "inspect", "plant.csv"]) == 2
-    assert "plant-series.png: no inspection drew it; name another file with --plot" in capsys.readouterr().err
+    capsys.readouterr()
+    assert main(["forecast", "inspect", "plant.csv"]) == 0
+    told = capsys.readouterr()
+    assert "plant-series.png: no inspection drew it, so it is kept and none is drawn; name another" in told.err
+    assert "240 rows" in told.out
     assert picture.read_bytes() == b"mine"
     assert main(["forecast", "inspect", "plant.csv", "--plot", "plant-series.png"]) == 0
     assert picture.read_bytes() != b"mine"
