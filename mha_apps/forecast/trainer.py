@@ -719,7 +719,8 @@ def calibrate(model: ForecastModel, inputs: Inputs, plan: Plan) -> None:
     for alike in (meter, ~meter):
         calibration = Calibration.fit(score[:, alike])
         offset[alike], pace[alike] = calibration.offset, calibration.pace
-    model.artifacts["offset"], model.artifacts["pace"] = offset, pace
+    # How fast offsets move needs fewer digits, and of ten thousand series they take megabytes.
+    model.artifacts["offset"], model.artifacts["pace"] = offset, pace.float()
 
 
 def keep_tail(model: ForecastModel, frame: pd.DataFrame, ahead: pd.DataFrame | None = None) -> None:
