@@ -235,8 +235,11 @@ def test_a_bias_of_scores_is_added_and_learns(kernel: str, kind: str, problem: t
         found = torch.autograd.grad(out, [*ours, *learned], grad)
     expected = oracle(*exact, allowed, dense)
     assert_close(out, expected, 1e-5)
-    for one, other in zip(found, torch.autograd.grad(expected, [*exact, *learned], grad.double()), strict=True):
-        assert_close(one, other, 1e-5)
+    wanted = torch.autograd.grad(expected, [*exact, *learned], grad.double())
+    for number, (one, other) in enumerate(zip(found, wanted, strict=True)):
+        # A learned number that many scores share has a gradient of as many terms, whose rounding adds up at random.
+        terms_each = BATCH * HEADS * query_length * key_length / one.numel() if number >= len(ours) else 1
+        assert_close(one, other, 1e-5 * max(1, terms_each) ** 0.5)
 
 
 @pytest.mark.parametrize("kernel", ["explicit", "sdpa", "banded"])
