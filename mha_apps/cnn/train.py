@@ -116,11 +116,11 @@ def _load_backbone(model: GatedCNN, folder: Path) -> None:
         raise InputError(f"{path}: is damaged ({error}); restore it or train that run again") from error
     if other.gate == model.gate and other.start != model.start:  # the same numbers would mean other factors
         raise InputError(f"{folder}: its gates have the start {other.start}; give --start {other.start}")
-    state = model.state_dict()
-    known = {key for key in state if f".{CHILD}." not in key or other.gate == model.gate}
-    shared = {key: value for key, value in weights.items() if f".{CHILD}." not in key or key in known}
+    gates = {key: value for key, value in model.state_dict().items() if f".{CHILD}." in key}
+    taken = gates.keys() if other.gate == model.gate else set()
+    shared = {key: value for key, value in weights.items() if f".{CHILD}." not in key or key in taken}
     try:
-        model.load_state_dict({key: value for key, value in state.items() if f".{CHILD}." in key} | shared)
+        model.load_state_dict(gates | shared)
     except RuntimeError as error:
         reason = " ".join(str(error).split())
         reason = reason if len(reason) <= 300 else f"{reason[:300]} ..."

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+TEMPORARY = ".*.tmp"  # what :func:`replace` calls a file until it is whole
+
+
 @contextmanager
 def disk_errors(path: Path) -> Iterator[None]:
     """Turn an operating-system error on ``path`` (disk full, no permission) into one clear line."""
@@ -100,10 +103,10 @@ def json_text(data: Any, *, indent: int | None = None) -> str:
 
 def clear(folder: Path) -> None:
     """Remove the temporary files that a kill has left in ``folder`` and below."""
-    for path in folder.rglob(".*.tmp"):
+    for path in folder.rglob(TEMPORARY):
         path.unlink(missing_ok=True)
 
 
 def is_temporary(path: Path) -> bool:
     """Whether :func:`replace` gave the file its name, and a kill has left it."""
-    return path.match(".*.tmp")
+    return path.match(TEMPORARY)
