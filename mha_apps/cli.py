@@ -292,8 +292,8 @@ class ForecastPredict(Verb):
     """What is known of the columns that training was given as --future, in the rows to forecast."""
     levels: tuple[int, ...] = (80, 95)
     """Intervals to give, in percent: 80, 95 or both."""
-    alert: str | None = None
-    """A condition such as 'temp>80', in quotes: print its probability at each step instead."""
+    alert: Annotated[tuple[str, ...] | None, tyro.conf.arg(metavar="CONDITION [CONDITION ...]")] = None
+    """Conditions such as 'temp>80', each in quotes: print their probabilities at each step instead."""
     out: Path | None = None
     """The .csv file to write; forecast.csv in the run folder when not given."""
 
@@ -302,7 +302,7 @@ class ForecastPredict(Verb):
 
         _require_output(self.out, (".csv", ".json"), [self.csv or "", self.future_csv or "", *_trained_on(self.folder)])
         if self.alert is not None:
-            return _table(alert(self.folder, self.csv, self.alert, future=self.future_csv), self.out)
+            return _table(alert(self.folder, self.csv, *self.alert, future=self.future_csv), self.out)
         table = predict(self.folder, self.csv, future=self.future_csv, levels=self.levels)
         answer, plots = _table(table, self.out or self.folder / "forecast.csv"), self.folder / "plots"
         return Answer({**answer.data, "plots": str(plots)}, f"{answer.text}\nplots: {plots}")
@@ -690,11 +690,7 @@ def _overview(subject: str | None = None) -> str:
 
 
 def _parse(program: str, verb_class: type[Verb], args: list[str]) -> Verb:
-    for flag in sorted(_sequences(verb_class)):
-        if sum(word == flag or word.startswith(f"{flag}=") for word in args) > 1:
-            raise InputError(
-                f"{flag}: is given more than once, and only the last would count; give all after one {flag}"
-            )
+    args = _gathered(args, _sequences(verb_class))
     default: Any = tyro.MISSING_NONPROP
     if issubclass(verb_class, FromRecipe):
         base = _base_recipe(verb_class.recipe_class, program.split()[1], args)
@@ -723,9 +719,27 @@ def _sequences(cls: Any) -> set[str]:
     for name, hint in get_type_hints(cls).items():
         if dataclasses.is_dataclass(hint):
             found |= _sequences(hint)
-        elif get_origin(hint) is tuple:
+        elif tuple in (get_origin(hint), *map(get_origin, get_args(hint))):
             found.add("--" + name.replace("_", "-"))
     return found
+
+
+def _gathered(args: list[str], flags: set[str]) -> list[str]:
+    """``args`` with all that is given to each of ``flags`` after one of it, as tyro takes the last one alone."""
+    others: list[str] = []
+    given: dict[str, list[str]] = {}
+    into = others
+    for word in args:
+        name, sign, value = word.partition("=")
+        if name in flags:
+            into = given.setdefault(name, [])
+            into += [value] * bool(sign)
+        elif word.startswith("--"):
+            into = others
+            into.append(word)
+        else:
+            into.append(word)
+    return others + [word for flag, values in given.items() for word in (flag, *values)]
 
 
 def _positionals(cls: Any) -> Iterator[str]:

@@ -88,11 +88,6 @@ BAD = {
     "images without labels": (["vit", "train", "--data", "{folder}/unlabelled.parquet"], "label"),
     "a missing csv": (["forecast", "train", "{folder}/absent.csv"], "absent.csv"),
     "a csv without times": (["forecast", "train", "{folder}/timeless.csv"], "timeless.csv"),
-    "a flag of several values given twice": (
-        ["forecast", "train", "sample", "--min", "temperature=0", "--min", "humidity=0"],
-        "--min",
-    ),
-    "a counter given twice": (["forecast", "train", "sample", "--counter", "a", "--counter=b"], "--counter"),
     "a negative horizon": (["forecast", "train", "sample", "--horizon", "-3"], "--horizon -3"),
     "an unknown preset": (["vit", "train", "--preset", "enormous"], "enormous"),
     "an unknown gate": (["cnn", "train", "--gate", "cmab"], "cbam"),
@@ -133,6 +128,16 @@ def test_a_traceback_is_shown_with_debug_only(tmp_path):
     assert quiet.returncode == 2
     assert "Traceback" not in quiet.stderr
     assert "Traceback" in loud.stderr
+
+
+@pytest.mark.parametrize(
+    "typed", ["--missing -1 flow=0 -9 --horizon 3", "--missing -1 --horizon 3 --missing=flow=0 -9"]
+)
+def test_a_flag_of_several_values_takes_them_together_or_one_by_one(typed, monkeypatch):
+    given = []
+    monkeypatch.setattr(VERBS["forecast"]["train"], "run", lambda verb: given.append(verb.recipe) or Answer({}, ""))
+    assert main(["forecast", "train", "plant.csv", *typed.split()]) == 0
+    assert (given[0].csv, given[0].missing, given[0].horizon) == ("plant.csv", ("-1", "flow=0", "-9"), 3)
 
 
 @pytest.fixture(scope="module")
@@ -186,13 +191,34 @@ def test_forecast_predict_writes_the_columns_that_it_promises(runs, capsys, tmp_
 
 
 def test_forecast_predict_gives_the_probability_of_an_alert(runs, capsys):
-    run = str(runs / "forecast")
-    assert main(["forecast", "predict", run, "--alert", "humidity>50", "--json"]) == 0
+    predict = ["forecast", "predict", str(runs / "forecast")]
+    assert main([*predict, "--alert", "humidity>50", "--json"]) == 0
     rows = lastjson_text(capsys)["rows"]
     assert len(rows) == 24
-    assert all(row["unique_id"] == "humidity" and 0 < row["probability"] < 1 for row in rows)
-    assert main(["forecast", "predict", run, "--alert", "humidity"]) == 2
-    assert "write SENSOR>NUMBER" in capsys.readouterr().err
+    assert all(0 < row["humidity>50"] < 1 for row in rows)
+    for words, told in (
+        (["--alert", "humidity"], "write SENSOR>NUMBER"),
+        (["--alert", "humidity>50", "newer.csv"], "other arguments before --alert"),
+        (["--alert"], "names no condition"),
+    ):
+        assert main([*predict, *words]) == 2
+        assert told in capsys.readouterr().err
+
+
+def test_several_alerts_are_columns_of_text_json_and_csv(runs, capsys, tmp_path):
+    both = ["humidity>50", "temperature <= 0.5"]
+    ways = ["--alert", *both], ["--alert", both[0], f"--alert={both[1]}"]
+    predict = ["forecast", "predict", str(runs / "forecast")]
+    for words in ways:
+        assert main([*predict, *words, "--json"]) == 0
+        rows = lastjson_text(capsys)["rows"]
+        assert list(rows[0]) == ["ds", *both]
+        assert main([*predict, *words]) == 0
+        assert capsys.readouterr().out.splitlines()[0].split() == ["ds", *" ".join(both).split()]
+        assert main([*predict, *words, "--out", str(tmp_path / "alerts.csv")]) == 0
+        table = pd.read_csv(tmp_path / "alerts.csv")
+        assert capsys.readouterr().out.endswith("alerts.csv: 24 rows\n")
+        assert table[both].to_dict("records") == [{name: row[name] for name in both} for row in rows]
 
 
 def test_training_can_be_resumed_with_a_larger_budget(runs, capsys):

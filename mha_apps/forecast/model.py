@@ -34,6 +34,9 @@ from .windows import whole_patches
 
 __all__ = ["LEVELS", "AttentionPath", "ForecastModel", "load_folder"]
 
+FORMAT = 2
+"""Of what is saved: one more whenever the meaning of anything in it changes, or more is needed. Of format 2, the
+intervals of meters are of their readings."""
 FILES = ("config.json", "model.safetensors", "artifacts.safetensors")
 LEVELS = (0.025, 0.1, 0.5, 0.9, 0.975)
 """The quantiles that the model gives, in order; the outer pairs bound the 95% and the 80% interval."""
@@ -342,7 +345,7 @@ class ForecastModel(nn.Module, PyTorchModelHubMixin):
     def _save_pretrained(self, save_directory: Path) -> None:
         super()._save_pretrained(save_directory)
         tensors = {name: tensor.contiguous() for name, tensor in self.artifacts.items()}
-        save_file(tensors, str(Path(save_directory) / "artifacts.safetensors"))
+        save_file(tensors | {"format": torch.tensor(FORMAT)}, str(Path(save_directory) / "artifacts.safetensors"))
 
     @classmethod
     def _from_pretrained(cls, *, model_id: str, map_location: str = "cpu", **keywords: Any) -> ForecastModel:
@@ -356,10 +359,17 @@ class ForecastModel(nn.Module, PyTorchModelHubMixin):
             options = ("revision", "cache_dir", "force_download", "token", "local_files_only")
             return hf_hub_download(model_id, name, **{key: keywords[key] for key in options if key in keywords})
 
+        artifacts = load_file(find("artifacts.safetensors"))
+        found = int(artifacts.pop("format", torch.tensor(1)))
+        if found != FORMAT:
+            raise InputError(
+                f"{model_id}: another version of mha_apps saved this model, in format {found} and not {FORMAT}, and "
+                "its forecasts would be wrong here; train again"
+            )
         sizes = {key: value for key, value in keywords.items() if key in inspect.signature(cls).parameters}
         model = cls(**sizes)
         load_model(model, find("model.safetensors"), device=map_location)
-        model.artifacts = load_file(find("artifacts.safetensors"))
+        model.artifacts = artifacts
         return model.eval()
 
     def rows_seen(self, index: pd.DatetimeIndex) -> int:
@@ -423,7 +433,8 @@ def load_folder(folder: Path, remedy: str, *, whole: bool = True) -> ForecastMod
     Without ``whole`` it may lack what its last stages add: calibration and tail.
 
     Raises:
-        InputError: a file of it is missing, damaged, or of another model; the line ends in ``remedy``.
+        InputError: a file of it is missing, damaged, or of another model, and the line ends in ``remedy``; or another
+            version saved it.
     """
     # The hub's mixin builds a model of defaults where the sizes are missing.
     missing = next((name for name in FILES if not (folder / name).is_file()), None)
@@ -434,6 +445,8 @@ def load_folder(folder: Path, remedy: str, *, whole: bool = True) -> ForecastMod
             model = ForecastModel.from_pretrained(str(folder), local_files_only=True)
         if whole:
             model.check_artifacts()
+    except InputError:
+        raise
     except Exception as error:  # whatever a damaged or edited file leads to
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         raise InputError(f"{folder}: the model cannot be loaded ({reason}); {remedy}") from error

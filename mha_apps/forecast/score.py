@@ -270,14 +270,15 @@ def parse_alert(text: str) -> tuple[str, str, float]:
         return match["name"], match["sign"], float(match["number"])
     except ValueError:
         raise InputError(
-            f"--alert {text!r}: is no condition; write SENSOR>NUMBER or SENSOR<NUMBER, in quotes"
+            f"--alert {text!r}: is no condition; write SENSOR>NUMBER, or the like with >=, < or <=, in quotes, and "
+            "other arguments before --alert"
         ) from None
 
 
 def alert(
-    run: Run | str | Path, csv: str | Path | None, condition: str, *, future: str | Path | None = None
+    run: Run | str | Path, csv: str | Path | None, *conditions: str, future: str | Path | None = None
 ) -> pd.DataFrame:
-    """The probability of ``condition``, such as ``"temp>80"``, at each step of the forecast.
+    """The probability of each of ``conditions``, such as ``"temp>80"``, at each step of the forecast.
 
     It comes from the calibrated quantiles, the distribution function being linear between them; beyond the outer
     ones, 2.5% and 97.5%, its tails are those of a logistic distribution. What lies beyond a bound of the sensor counts
@@ -286,26 +287,29 @@ def alert(
     ``future`` is as for :func:`mha_apps.forecast.predict`.
 
     Returns:
-        ``unique_id``, ``ds``, ``probability``.
+        ``ds``, and the probabilities of each condition in a column of its name.
 
     Raises:
-        InputError: the condition cannot be read, or names no sensor.
+        InputError: there is no condition, or one cannot be read or names no sensor.
     """
-    name, sign, number = parse_alert(condition)
+    if not conditions:
+        raise InputError("--alert: names no condition; write one or more such as 'temp>80', in quotes")
+    read = {text.strip(): parse_alert(text) for text in conditions}
     run, model = load_model(run)
     history = rows_to_continue(run, model, csv, future)
     values, (low, high), names, times = free_values(
         model, history.rows, last=history.last, ahead=history.ahead, source=str(future or csv or run.path)
     )
-    times = times if history.zone is None else times.tz_convert(history.zone)
-    if name not in names:
-        near = nearest(name, names)
-        one = f"did you mean {near!r}?" if near else f"it is one of {', '.join(names[:8])}"
-        raise InputError(f"--alert {condition!r}: there is no sensor {name!r}; {one}")
-    place = names.index(name)
-    chance = condition_probability(values[place, :, 1:], sign, number, low=float(low[place]), high=float(high[place]))
-    # More digits than these no calibration can know.
-    return pd.DataFrame({"unique_id": name, "ds": times, "probability": chance.round(4)})
+    table = pd.DataFrame({"ds": times if history.zone is None else times.tz_convert(history.zone)})
+    for condition, (name, sign, number) in read.items():
+        if name not in names:
+            near = nearest(name, names)
+            one = f"did you mean {near!r}?" if near else f"it is one of {', '.join(names[:8])}"
+            raise InputError(f"--alert {condition!r}: there is no sensor {name!r}; {one}")
+        at = names.index(name)
+        chance = condition_probability(values[at, :, 1:], sign, number, low=float(low[at]), high=float(high[at]))
+        table[condition] = chance.round(4)  # more digits than these no calibration can know
+    return table
 
 
 def condition_probability(

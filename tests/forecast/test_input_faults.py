@@ -7,9 +7,21 @@ import warnings
 import numpy as np
 import pandas as pd
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 
 from mha_apps.errors import InputError
-from mha_apps.forecast import Forecaster, ForecastRecipe, backtest, predict, train
+from mha_apps.forecast import (
+    Forecaster,
+    ForecastModel,
+    ForecastRecipe,
+    alert,
+    backtest,
+    export,
+    predict,
+    score,
+    train,
+)
 from mha_apps.forecast.plot import safe_names
 from mha_apps.forecast.sample import locate
 from mha_apps.training import Interrupted, Run
@@ -149,6 +161,24 @@ def test_a_damaged_model_is_one_line_that_names_its_folder(run, tmp_path, folder
     with pytest.raises(InputError, match=f"copy/{folder_name}: .*; restore it or train again$") as caught:
         predict(copy, plots=False) if folder_name == "model" else backtest(copy, plots=False, trees=False)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("found", [1, 99])
+def test_a_model_of_another_format_is_refused_wherever_it_is_read(run, tmp_path, found):
+    copy = tmp_path / "copy"
+    shutil.copytree(run.path, copy)
+    for folder in ("model", "heldout"):
+        path = copy / folder / "artifacts.safetensors"
+        held = load_file(path)
+        del held["format"]  # which the first one had not
+        save_file(held if found == 1 else held | {"format": torch.tensor(found)}, path)
+    line = rf"copy/(model|heldout): another version of mha_apps saved .* in format {found} .*; train again$"
+    plant = run.recipe(ForecastRecipe).csv
+    for read in (predict, backtest, export, lambda path: alert(path, None, "a_b>1"), lambda path: score(path, plant)):
+        with pytest.raises(InputError, match=line):
+            read(copy)
+    with pytest.raises(InputError, match=line):
+        ForecastModel.from_pretrained(copy / "model")
 
 
 def test_a_damaged_forecaster_is_one_line(tmp_path):

@@ -271,11 +271,13 @@ def test_an_alert_agrees_with_the_forecast(run):
     table = predict(run, plots=False)
     temp = table[table["unique_id"] == "temp"].reset_index(drop=True)
     number = temp["hi-80"].iloc[2]
-    above, below = alert(run, None, f"temp > {number}"), alert(run, None, f"temp<={number}")
-    assert above.columns.tolist() == ["unique_id", "ds", "probability"]
-    assert above["ds"].tolist() == temp["ds"].tolist()
-    assert above["probability"].iloc[2] == pytest.approx(0.1)
-    np.testing.assert_allclose(above["probability"] + below["probability"], 1.0)
+    above, below = f"temp > {number}", f"temp<={number}"
+    found = alert(run, None, above, below, "flow>0")
+    assert found.columns.tolist() == ["ds", above, below, "flow>0"]
+    assert found["ds"].tolist() == temp["ds"].tolist()
+    assert found[above].iloc[2] == pytest.approx(0.1)
+    np.testing.assert_allclose(found[above] + found[below], 1.0)
+    pd.testing.assert_frame_equal(found[["ds", "flow>0"]], alert(run, None, "flow>0"))
 
 
 def test_what_lies_beyond_a_bound_counts_as_the_bound():
@@ -308,12 +310,12 @@ def test_alerts_hold_the_bounds_of_the_run(tmp_path, meter):
     recipe = ForecastRecipe(csv=str(tmp_path / "plant.csv"), horizon=6, attention=False, trees=False, **flags)
     found = train(recipe, out=tmp_path / "run")
     low = float(frame["flow"].iloc[-1]) if meter else 0.0
-    assert (alert(found, None, f"flow<{low!r}")["probability"] == 0).all()
-    assert (alert(found, None, f"flow>={low!r}")["probability"] == 1).all()
-    at = alert(found, None, f"flow<={low!r}")["probability"]
+    conditions = [f"flow<{low!r}", f"flow>={low!r}", f"flow<={low!r}", f"flow<{low + 1e-9!r}"]
+    below, not_below, at, above = (alert(found, None, *conditions)[each] for each in conditions)
+    assert (below == 0).all()
+    assert (not_below == 1).all()
     assert at.between(0, 0.5, inclusive="right").all()
     # Just above the bound nothing jumps but what lies at it.
-    above = alert(found, None, f"flow<{low + 1e-9!r}")["probability"]
     np.testing.assert_allclose(above, at, atol=1e-6)
 
 
