@@ -15,11 +15,11 @@ from mha_apps.attention import Encoder, MultiHeadAttention, RelativeBias, Rotary
 from mha_apps.attention.position import Position
 from mha_apps.training.run import Run
 from mha_apps.vision.pyramid import Pyramid
-from mha_apps.vision.stem import ConvStem, PatchEmbedding, ResidualStem, ShiftedPatches, sinusoidal_2d
+from mha_apps.vision.stem import ConvStem, PatchEmbedding, PooledStem, ShiftedPatches, sinusoidal_2d
 
 __all__ = ["ViT", "load_model"]
 
-STEMS = {"patch": PatchEmbedding, "conv": ConvStem, "residual": ResidualStem, "shifted": ShiftedPatches}
+STEMS = {"patch": PatchEmbedding, "conv": ConvStem, "pooled": PooledStem, "shifted": ShiftedPatches}
 POOLS = ("mean", "class", "attention")
 POSITIONS = ("learned", "sinusoidal", "rotary", "relative", "none")
 
@@ -58,8 +58,8 @@ class ViT(nn.Module, PyTorchModelHubMixin, library_name="mha_apps", tags=["image
         window: attend within windows of so many tokens a side, every second block with windows shifted by half (a
             small Swin); None for attention to the whole image.
         mlp_ratio: hidden channels of the feed-forward over dim.
-        stem: ``patch`` (one linear map), ``conv`` (overlapping 3x3 convolutions), ``residual`` (the same with residual
-            pairs of convolutions) or ``shifted`` (five shifted copies).
+        stem: ``patch`` (one linear map), ``conv`` (overlapping 3x3 convolutions), ``pooled`` (two of them
+            a halving, with max pooling) or ``shifted`` (five shifted copies).
         pool: what the classifier reads: the ``mean`` of the patches' tokens, a ``class`` token, or ``attention`` of one
             learned query over all tokens (Zhai et al. 2022).
         position: how tokens know where they stand: ``learned`` or two-dimensional ``sinusoidal`` vectors are added to
@@ -92,7 +92,7 @@ class ViT(nn.Module, PyTorchModelHubMixin, library_name="mha_apps", tags=["image
         heads: int = 3,
         window: int | None = None,
         mlp_ratio: float = 4.0,
-        stem: Literal["patch", "conv", "residual", "shifted"] = "patch",
+        stem: Literal["patch", "conv", "pooled", "shifted"] = "patch",
         pool: Literal["mean", "class", "attention"] = "mean",
         position: str = "learned",
         registers: int = 0,

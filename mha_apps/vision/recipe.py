@@ -40,9 +40,9 @@ class VitRecipe(ImageRecipe):
     """Attend within shifted windows of so many tokens a side, as Swin does; to the whole image when not given."""
     mlp_ratio: float | None = None
     """Hidden channels of the feed-forward over dim."""
-    stem: Literal["patch", "conv", "residual", "shifted"] | None = None
-    """How patches become tokens: one linear map, overlapping 3x3 convolutions, the same with residual pairs, or
-    shifted patches."""
+    stem: Literal["patch", "conv", "pooled", "shifted"] | None = None
+    """How patches become tokens: one linear map, overlapping 3x3 convolutions, two of them a halving with max pooling,
+    or shifted patches."""
     pool: Literal["mean", "class", "attention"] | None = None
     """What the classifier reads: the mean token, a class token, or attention pooling."""
     position: str | None = None

@@ -1,4 +1,4 @@
-"""From pixels to tokens: plain patches, overlapping convolutions (with residual pairs if wanted), shifted patches."""
+"""From pixels to tokens: plain patches, overlapping convolutions (strided, or pooled), shifted patches."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor, nn
 
-__all__ = ["ConvStem", "PatchEmbedding", "ResidualStem", "ShiftedPatches", "sinusoidal_2d"]
+__all__ = ["ConvStem", "PatchEmbedding", "PooledStem", "ShiftedPatches", "sinusoidal_2d"]
 
 
 class PatchEmbedding(nn.Module):
@@ -76,57 +76,47 @@ class ConvStem(nn.Module):
         if dim % side:
             raise ValueError(f"a convolutional stem with patches of {side} needs a dim divisible by {side}, got {dim}")
         halvings = side.bit_length() - 1
-        widths = [channels] + [dim >> (halvings - number) for number in range(halvings + 1)]
-        layers: list[nn.Module] = []
-        for number, (before, after) in enumerate(pairwise(widths)):
-            stride = 1 if number == 0 else 2
-            layers += [
-                nn.Conv2d(before, after, 3, stride, padding=1, bias=False),
-                nn.BatchNorm2d(after),
-                nn.ReLU(),
-                *(self.after_halving(after) if number else []),
-            ]
-        self.layers = nn.Sequential(*layers)
+        widths = [dim >> number for number in reversed(range(halvings))]
+        self.layers = nn.Sequential(*self.make_layers(channels, widths))
         # On CPUs convolutions are faster with channels last, and tokens have them last anyway.
         self.to(memory_format=torch.channels_last)
 
-    def after_halving(self, channels: int) -> list[nn.Module]:
-        """What follows each convolution that halves the image."""
-        return []
+    def make_layers(self, channels: int, widths: list[int]) -> list[nn.Module]:
+        """From an image's channels to the last of ``widths``, which are the channels after each halving."""
+        layers = _convolution(channels, widths[0] // 2)
+        for after in widths:
+            layers += _convolution(after // 2, after, stride=2)
+        return layers
 
     def forward(self, images: Tensor) -> Tensor:
         """(batch, channels, height, width) to (batch, rows * columns, dim)."""
         return rearrange(self.layers(images), "b d h w -> b (h w) d")
 
 
-class ResidualStem(ConvStem):
-    """:class:`ConvStem` with a residual pair of 3x3 convolutions (He et al. 2016) after each halving.
+class PooledStem(ConvStem):
+    """:class:`ConvStem` that convolves before it halves, by max pooling, and once more after (as VGG, Simonyan and
+    Zisserman 2015).
 
-    Convolutions learn the neighbourhood of a pixel from fewer images than attention does: with as many MACs less in
-    the blocks, a model is more accurate after the same training.
+    Convolutions learn the neighbourhood of a pixel from fewer images than attention does, and those on the finer grid
+    learn the most: in equal time a model with this stem and fewer blocks is far more accurate.
     """
 
-    def after_halving(self, channels: int) -> list[nn.Module]:
-        return [ResidualPair(channels)]
+    def make_layers(self, channels: int, widths: list[int]) -> list[nn.Module]:
+        layers: list[nn.Module] = []
+        for before, after in pairwise([channels, *widths]):
+            # The maximum commutes with what follows where a norm's weight is positive, and a quarter is left to do.
+            layers += [*_convolution(before, after, pool=True), *_convolution(after, after)]
+        return layers
 
 
-class ResidualPair(nn.Module):
-    """``relu(x + norm(conv(relu(norm(conv(x))))))``, the identity at the start."""
-
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        last = nn.BatchNorm2d(channels)
-        nn.init.zeros_(last.weight)
-        self.branch = nn.Sequential(
-            nn.Conv2d(channels, channels, 3, padding=1, bias=False),
-            nn.BatchNorm2d(channels),
-            nn.ReLU(),
-            nn.Conv2d(channels, channels, 3, padding=1, bias=False),
-            last,
-        )
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.relu(x + self.branch(x))
+def _convolution(before: int, after: int, *, stride: int = 1, pool: bool = False) -> list[nn.Module]:
+    """A 3x3 convolution (halved by a maximum if wanted), its norm and its activation."""
+    return [
+        nn.Conv2d(before, after, 3, stride, padding=1, bias=False),
+        *([nn.MaxPool2d(2)] if pool else []),
+        nn.BatchNorm2d(after),
+        nn.ReLU(),
+    ]
 
 
 def sinusoidal_2d(rows: int, columns: int, dim: int, base: float = 10000.0) -> Tensor:

@@ -15,7 +15,7 @@ def images(model, batch=2):
     return torch.randn(batch, model.channels, *model.image_size, generator=torch.Generator().manual_seed(0))
 
 
-@pytest.mark.parametrize("stem", ["patch", "conv", "residual", "shifted"])
+@pytest.mark.parametrize("stem", ["patch", "conv", "pooled", "shifted"])
 @pytest.mark.parametrize("pool", ["mean", "class", "attention"])
 def test_every_stem_and_pool_gives_logits_and_a_gradient_to_every_weight(stem, pool):
     model = ViT(**SMALL | {"stem": stem, "pool": pool, "registers": 2, "layer_scale": 0.1})
@@ -55,13 +55,23 @@ def test_patches_are_cut_row_by_row():
     assert differs.nonzero().flatten().tolist() == [1 * 4 + 3]
 
 
-def test_a_residual_stem_begins_as_the_plain_one_with_the_same_convolutions():
-    plain, residual = (ViT(**SMALL | {"stem": stem}).stem for stem in ("conv", "residual"))
-    halving = [layer for layer in residual.layers if not hasattr(layer, "branch")]
-    plain.layers.load_state_dict(torch.nn.Sequential(*halving).state_dict())
+def test_a_pooled_stem_is_convolutions_norms_and_maxima_in_the_usual_order():
+    stem = ViT(**SMALL | {"stem": "pooled"}).stem
+    norms = [layer for layer in stem.layers if isinstance(layer, torch.nn.BatchNorm2d)]
+    for norm in norms:  # with a weight below zero the order of norm and maximum would count
+        norm.weight.data.uniform_(0.1, 2)
+        norm.bias.data.normal_()
+        norm.running_mean.normal_()
+        norm.running_var.uniform_(0.5, 2)
     picture = torch.randn(2, 3, 16, 16)
-    assert len(halving) < len(residual.layers)
-    torch.testing.assert_close(residual.eval()(picture), plain.eval()(picture))
+    convolutions = [layer for layer in stem.layers if isinstance(layer, torch.nn.Conv2d)]
+    x = picture
+    for number, (convolution, norm) in enumerate(zip(convolutions, norms, strict=True)):
+        x = norm.eval()(torch.nn.functional.conv2d(x, convolution.weight, padding=1)).relu()
+        if number % 2 == 0:
+            x = x.unflatten(3, (-1, 2)).unflatten(2, (-1, 2)).amax(dim=(3, 5))
+    assert [layer.out_channels for layer in convolutions] == [16, 16, 32, 32]
+    torch.testing.assert_close(stem.eval()(picture), x.flatten(2).transpose(1, 2))
 
 
 def test_shifted_patches_see_half_a_patch_beyond_their_border():

@@ -30,6 +30,14 @@ def test_a_recipe_passes_its_own_check_and_its_model_takes_cifars_images(path):
         assert build(recipe, images)(torch.randn(2, 3, 32, 32)).shape == (2, 4)
 
 
+@pytest.mark.parametrize("size", [(8, 8), (32, 32), (28, 28), (40, 36), (96, 96), (224, 224)])
+def test_the_preset_that_is_picked_by_itself_takes_images_of_the_size(size):
+    images = ImageSet(torch.randint(0, 256, (4, 3, *size), dtype=torch.uint8), torch.arange(4), tuple("abcd"))
+    model = build(VitRecipe(), images)
+    assert model(torch.randn(2, 3, *size)).shape == (2, 4)
+    assert min(model.grid) >= 4
+
+
 def test_the_recipe_class_is_known_without_importing_torch():
     code = "import sys; from mha_apps.vision import VitRecipe; VitRecipe().check(); assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
