@@ -177,8 +177,8 @@ def minutes(args: argparse.Namespace) -> None:
         curves[name] = [
             (row["seconds"] / 60, 100 * row["top1"]) for row in run.metrics() if row["phase"] == "validation"
         ]
-        count = sum(weight.numel() for weight in model.parameters()) / 1e6
-        print(f"  {name:<40}{count:>6.2f}M parameters  test top-1 {100 * correct.float().mean().item():.1f} %", flush=True)
+        count, top1 = sum(weight.numel() for weight in model.parameters()) / 1e6, 100 * correct.float().mean().item()
+        print(f"  {name:<40}{count:>6.2f}M parameters  test top-1 {top1:.1f} %", flush=True)
         draw(curves, args)
 
 
