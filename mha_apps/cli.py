@@ -118,6 +118,21 @@ class Evaluate(Compute):
         return _facts(evaluate(folder, self.data, **settings))
 
 
+@dataclass(kw_only=True)
+class Export(Verb):
+    """What verbs have that hand a trained model on."""
+
+    out: Path | None = None
+    """The folder to write into; `export` in the run folder when not given."""
+    onnx: bool = True
+    """Write model.onnx, checked against onnxruntime; needs the extra `export`."""
+    force: FlagCreatePairsOff[bool] = False
+    """Replace files of the same names in --out that no export wrote."""
+
+    def exported(self, export: Any, folder: Path) -> Answer:
+        return _facts(export(folder, self.out, onnx=self.onnx, force=self.force))
+
+
 # vit -------------------------------------------------------------------------------------------------------------
 
 
@@ -190,22 +205,16 @@ class VitExplain(Verb):
 
 
 @dataclass(kw_only=True)
-class VitExport(Verb):
+class VitExport(Export):
     """Hand a trained model on: ONNX, safetensors and a model card."""
 
     folder: Annotated[Positional[Path], tyro.conf.arg(metavar="RUN")]
     """The run folder that `vit train` made."""
-    out: Path | None = None
-    """The folder to write into; `export` in the run folder when not given."""
-    onnx: bool = True
-    """Write model.onnx, checked against onnxruntime; needs the extra `export`."""
-    force: FlagCreatePairsOff[bool] = False
-    """Replace files of the same names in --out that no export wrote."""
 
     def run(self) -> Answer:
         from mha_apps.vision import export
 
-        return _facts(export(self.folder, self.out, onnx=self.onnx, force=self.force))
+        return self.exported(export, self.folder)
 
 
 @dataclass(kw_only=True)
@@ -371,22 +380,16 @@ class ForecastScore(Verb):
 
 
 @dataclass(kw_only=True)
-class ForecastExport(Verb):
+class ForecastExport(Export):
     """Hand a trained forecaster on: ONNX, safetensors and a model card."""
 
     folder: Annotated[Positional[Path], tyro.conf.arg(metavar="RUN")]
     """The run folder that `forecast train` made."""
-    out: Path | None = None
-    """The folder to write into; `export` in the run folder when not given."""
-    format: Literal["onnx", "safetensors"] = "onnx"
-    """`onnx` writes model.onnx too, checked against onnxruntime; needs the extra `export`."""
-    force: FlagCreatePairsOff[bool] = False
-    """Replace files of the same names in --out that no export wrote."""
 
     def run(self) -> Answer:
         from mha_apps.forecast import export
 
-        return _facts(export(self.folder, self.out, format=self.format, force=self.force))
+        return self.exported(export, self.folder)
 
 
 @dataclass(kw_only=True)

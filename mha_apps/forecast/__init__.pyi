@@ -3,6 +3,7 @@ from .backtest import backtest as backtest
 from .backtest import examine as examine
 from .benchmark import benchmark as benchmark
 from .export import export as export
+from .export import feeds as feeds
 from .forecaster import Forecaster as Forecaster
 from .forecaster import last_rows as last_rows
 from .forecaster import predict_frame as predict_frame

@@ -13,7 +13,7 @@ import shutil
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -23,19 +23,21 @@ from torch.nn import functional
 
 from mha_apps.errors import InputError
 from mha_apps.training import Run, files
-from mha_apps.training.export import exported, require_onnx, write_onnx
+from mha_apps.training.export import exported, require_onnx, settings, write_onnx
 
 from .baselines import seasonal_naive
 from .calendar import CYCLES, encode, extend
 from .conformal import as_far_ahead, bounds
 from .drivers import LATEST, CovariateWindows
+from .forecaster import to_wide
 from .inputs import around, groups_of
-from .limits import LastReading, increments, meters_of, ranges
+from .limits import LastReading, increments, meters_of, ranges, readings_of
 from .linear import LinearPath
 from .meters import add_up
 from .model import FILES, LEVELS, ForecastModel
-from .predict import free_values, load_model, tail_of
+from .predict import check_frame, free_values, in_zone, known_of, load_future, load_model, tail_of
 from .recipe import ForecastRecipe
+from .sample import resolve
 from .stack import Blend
 from .trainer import static_of
 from .trees import Table
@@ -72,8 +74,8 @@ class OnnxForecaster(nn.Module):
         super().__init__()
         if len(model.series) > MOST_SERIES:
             raise InputError(
-                f"--format onnx: {len(model.series):,} series, and the graph takes {MOST_SERIES:,} at most; use "
-                "--format safetensors"
+                f"model.onnx: {len(model.series):,} series, and the graph takes {MOST_SERIES:,} at most; do without "
+                "with --no-onnx"
             )
         self.model = model.eval()
         count = len(model.series)
@@ -248,19 +250,15 @@ def _rising(values: Tensor) -> Tensor:
 
 
 def export(
-    run: Run | str | Path,
-    out: str | Path | None = None,
-    *,
-    format: Literal["onnx", "safetensors"] = "onnx",
-    force: bool = False,
+    run: Run | str | Path, out: str | Path | None = None, *, onnx: bool = True, force: bool = False
 ) -> dict[str, Any]:
     """Write a run's model as files for others.
 
     Args:
         run: the run, or its folder.
         out: the folder to write into; ``export`` in the run folder when None. An export that it holds is replaced.
-        format: ``safetensors`` for the weights, which ``ForecastModel.from_pretrained`` reads, and the card;
-            ``onnx`` for ``model.onnx`` besides, which is run beside torch before it counts as written.
+        onnx: write ``model.onnx`` beside the weights, which ``ForecastModel.from_pretrained`` reads, and the card. It
+            is run beside torch before it counts as written.
         force: replace files of the same names in ``out`` that no export wrote.
 
     Returns:
@@ -271,14 +269,12 @@ def export(
             more series than a graph takes, or ONNX disagrees; ``out`` holds files of the same names that no export
             wrote.
     """
-    if format not in ("onnx", "safetensors"):
-        raise InputError(f"--format {format!r}: not known; pass onnx or safetensors")
     run, model = load_model(run)
     folder = Path(out) if out is not None else run.path / "export"
     result: dict[str, Any] = {"folder": str(folder)}
     graph = None
-    if format == "onnx":
-        require_onnx("pass --format safetensors")
+    if onnx:
+        require_onnx()
         graph = OnnxForecaster(model).eval()
     with exported(folder, force=force) as new:
         with files.disk_errors(folder):
@@ -310,18 +306,34 @@ def _examples(model: ForecastModel) -> list[tuple[pd.DataFrame, pd.DataFrame | N
 
 
 def feeds(
-    model: ForecastModel, frames: Sequence[pd.DataFrame], ahead: Sequence[pd.DataFrame | None] | None = None
+    model: ForecastModel,
+    frames: pd.DataFrame | Sequence[pd.DataFrame],
+    ahead: pd.DataFrame | Sequence[pd.DataFrame | None] | None = None,
 ) -> dict[str, np.ndarray]:
     """The inputs of the graph for rows to continue.
 
     Args:
         model: the model.
-        frames: each with the model's series and covariates, meters as their readings, and at least one row. What is
-            not there is missing.
+        frames: a table, or one for each forecast of a batch: wide or long, as :class:`Forecaster` takes it, with the
+            model's series and covariates, meters as their readings, and at least one row. What is not there is missing.
         ahead: for each of them the future covariates in the rows after it, or None.
+
+    Raises:
+        InputError: a table is none of times, or of another step, or holds no sensor of the model; or there is not one
+            of ``ahead`` for each of ``frames``.
     """
-    rises = [increments(frame, meters_of(model, list(frame.columns))) for frame in frames]
-    return _arrays(model, list(zip(rises, ahead or [None] * len(rises), strict=True)))
+    tables = [frames] if isinstance(frames, pd.DataFrame) else list(frames)
+    later = [ahead] if ahead is None or isinstance(ahead, pd.DataFrame) else list(ahead)
+    later = later * len(tables) if ahead is None else later
+    if len(later) != len(tables):
+        raise InputError(f"feeds: {len(tables)} tables and {len(later)} of what is ahead; give one for each, or None")
+    rows = []
+    for table, known in zip(tables, later, strict=True):
+        frame = in_zone(model, to_wide(table))
+        frame = check_frame(model, frame[known_of(model, frame, "the frame")], "the frame")
+        rises = increments(frame, meters_of(model, list(frame.columns)), readings_of(model), model.frequency)
+        rows.append((rises, None if known is None else load_future(model, in_zone(model, to_wide(known)), "ahead")))
+    return _arrays(model, rows)
 
 
 def _arrays(model: ForecastModel, rows: list[tuple[pd.DataFrame, pd.DataFrame | None]]) -> dict[str, np.ndarray]:
@@ -375,7 +387,7 @@ def _write_onnx(graph: OnnxForecaster, path: Path) -> float:
     if not difference <= TOLERANCE:
         raise InputError(
             f"{path.name}: onnxruntime differs from torch by {difference:.2g} deviations; report this with the run's "
-            "config, and use --format safetensors"
+            "config, and do without with --no-onnx"
         )
     return difference
 
@@ -403,13 +415,13 @@ SHOWN = 50  # names in a card
 def model_card(run: Run, model: ForecastModel, *, onnx: bool) -> str:
     """What a stranger needs to know before using the model: data, inputs, numbers, limits; Markdown."""
     recipe, summary = run.recipe(ForecastRecipe), run.summary()
-    recipe_of = run.config["recipe"] | ({"static": Path(recipe.static).name} if recipe.static else {})
-    settings = "\n".join(f"- {name}: {value}" for name, value in recipe_of.items() if name not in ("csv", "device"))
     attention = summary.get("attention") or {}
     parts = ["the linear path"]
     parts += ["attention"] if bool(model.attention_weight) else []
     parts += [name.replace("_", " ") for name, found in summary.get("blend", {}).items() if found.get("kept")]
     told = "".join(f"- {warning}\n" for warning in summary.get("warnings", []))
+    for path in (resolve(recipe.csv), Path(recipe.static or recipe.csv)):  # of this machine, which is nobody's concern
+        told = told.replace(str(path), path.name)
     gain = f" The attention path gained {attention['relative_gain']:+.2%} on validation." if attention else ""
     tail = tail_of(model)
     return f"""---
@@ -439,7 +451,7 @@ from which it goes on: where they are confidential, {"hand on model.onnx alone" 
 `mha-apps forecast backtest` gives its errors and coverage on rows that it never saw.
 
 ## Recipe
-{settings}
+{settings(run, "csv", "device")}
 
 ## Limits
 {told}- Quantiles were calibrated up to the last row of the training; predict adapts them to newer rows{
@@ -507,6 +519,7 @@ print(predict_frame(model, rows{given}))"""
 def _onnx_use(model: ForecastModel) -> str:
     rows = model.look_back + whole_patches(model.horizon, model.patch)
     series, cycles, steps = len(model.series), model.cycles, rows - model.look_back
+    tail = tail_of(model)
     clock = zone = code = ""
     given = '"past": past'
     if cycles:
@@ -524,11 +537,8 @@ def _onnx_use(model: ForecastModel) -> str:
 | k | cycle | phase of the times t, where hour is the phase of the day | values |
 |---|---|---|---|
 {table}
-
-`mha_apps.forecast.calendar.encode` computes both, and `mha_apps.forecast.export.feeds` all inputs from data frames.
 """
-        end = tail_of(model).index[-1]
-        last = f'pd.Timestamp("{end}")' + (f'.tz_convert("{model.zone}")' if model.zone else "")
+        last = f'pd.Timestamp("{tail.index[-1]}")' + (f'.tz_convert("{model.zone}")' if model.zone else "")
         phases = "\n".join(f"    {'hour' if name == 'hour' else FORMULAS[name]}," for name in cycles)
         step = json.dumps(model.frequency)
         code = f"""end = {last}  # the time of its last row
@@ -545,11 +555,12 @@ bins = [np.minimum(np.floor(count * phase + 1e-6), count - 1) for phase, count i
 waves, bins = np.stack(waves, -1).astype(np.float32), np.stack(bins, -1).astype(np.int64)
 """
         given += ', "waves": waves[None], "bins": bins[None]'
-    covariates, empty, around_told = model.covariates, "", ""
+    covariates, taken, around_told = model.covariates, "", ""
     past, behind = len(covariates.past), LATEST + model.look_back
-    for name, columns, count, what in (
-        ("past_covariates", covariates.names[:past], behind, f"the latest {behind} rows of"),
-        ("future_covariates", covariates.names[past:], behind + model.horizon,
+    there = min(len(tail), behind)
+    for name, columns, measured, count, what in (
+        ("past_covariates", covariates.names[:past], f":{past}", behind, f"the latest {behind} rows of"),
+        ("future_covariates", covariates.names[past:], f"{past}:", behind + model.horizon,
          f"the latest {behind} rows and the {model.horizon} to forecast of"),
     ):  # fmt: skip
         if columns:
@@ -557,7 +568,10 @@ waves, bins = np.stack(waves, -1).astype(np.float32), np.stack(bins, -1).astype(
                 f"\n- `{name}` (batch, {len(columns)}, {count}) float64: {what} {_listed(columns)}, in this order and "
                 "in their own units, oldest first, NaN where not known;"
             )
-            empty += f"\n{name} = np.full((1, {len(columns)}, {count}), np.nan)"
+            taken += f"\n{name} = np.full((1, {len(columns)}, {count}), np.nan)"
+            if held := [column for column in columns if column in covariates.columns]:
+                place = f"0, :{len(held)}, {behind - there}:{behind}"
+                taken += f'\n{name}[{place}] = held["tail_around"][-{there}:, {measured}].T'
             given += f', "{name}": {name}'
     if covariates.holidays:
         around_told += f" `{covariates.names[-1]}` is 1 in the rows of a holiday's date and 0 in others;"
@@ -568,17 +582,21 @@ waves, bins = np.stack(waves, -1).astype(np.float32), np.stack(bins, -1).astype(
             " For the meters they are what they will have risen by since the last row of `past`: readings are the last "
             "one plus that, and lie within no bounds but this."
         )
+    tables = "model, rows, future" if covariates.future else "model, rows"
     return f"""
 `model.onnx` takes, for any batch,
 - `past` (batch, {series}, {model.look_back}) float64: the latest rows of each sensor in its own unit, oldest
   first, NaN where missing{rises};{around_told}{clock}
 and gives `forecast` (batch, {series}, {model.horizon}), the mean, and `quantiles` (batch,
 {series}, {model.horizon}, {len(LEVELS)}), float64, in the sensors' units.{risen}
+`mha_apps.forecast.feeds({tables})` makes all that it takes from the tables above. Without this package:
 ```python
 import numpy as np
 import onnxruntime
-{"import pandas as pd" + chr(10) if cycles else ""}
-past = np.full((1, {series}, {model.look_back}), np.nan)  # what was measured goes here{empty}
+{"import pandas as pd" + chr(10) if cycles else ""}from safetensors.numpy import load_file
+
+held = load_file("artifacts.safetensors")  # with the last rows of the training: the latest of yours go in their place
+past = held["tail"][-{model.look_back}:].T[None]{taken}
 {code}
 session = onnxruntime.InferenceSession("model.onnx")
 forecast, quantiles = session.run(None, {{{given}}})

@@ -15,7 +15,9 @@ from mha_apps.training import files
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-__all__ = ["exported", "require_onnx", "write_onnx"]
+    from mha_apps.training.run import Run
+
+__all__ = ["exported", "require_onnx", "settings", "write_onnx"]
 
 CARD = "README.md"
 OURS = "library_name: mha_apps"
@@ -24,14 +26,15 @@ NAMES = (CARD, "config.json", "model.safetensors", "artifacts.safetensors", "mod
 """What an export may consist of."""
 
 
-def require_onnx(instead: str) -> None:
-    """Raise InputError where a package of the extra ``export`` is missing; ``instead`` says how to do without."""
+def require_onnx() -> None:
+    """Raise InputError where a package of the extra ``export`` is missing."""
     try:
         import onnx  # noqa: F401
         import onnxruntime  # noqa: F401
         import onnxscript  # noqa: F401
     except ImportError as error:
-        raise InputError(f"{error.name} is missing; pip install 'mha_apps[export]', or {instead}") from error
+        name = error.name
+        raise InputError(f"{name} is missing; pip install 'mha_apps[export]', or do without with --no-onnx") from error
 
 
 def write_onnx(module: nn.Module, inputs: dict[str, Tensor], outputs: list[str], path: Path) -> None:
@@ -53,6 +56,15 @@ def write_onnx(module: nn.Module, inputs: dict[str, Tensor], outputs: list[str],
             external_data=False,
             verbose=False,
         )
+
+
+def settings(run: Run, *left_out: str) -> str:
+    """The recipe of ``run`` as a list for its card, in which a path is its last part: a card tells of no machine."""
+    lines = []
+    for name, value in run.config["recipe"].items():
+        if name not in left_out:
+            lines.append(f"- {name}: {Path(value).name if Path(str(value)).is_absolute() else value}")
+    return "\n".join(lines)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from mha_apps.errors import InputError
 from mha_apps.training import files
-from mha_apps.training.export import exported, require_onnx, write_onnx
+from mha_apps.training.export import exported, require_onnx, settings, write_onnx
 from mha_apps.training.run import Run
 from mha_apps.vision.model import ViT, load_model
 from mha_apps.vision.recipe import VitRecipe
@@ -62,7 +62,7 @@ def export(
     folder = Path(out) if out is not None else run.path / "export"
     result: dict[str, Any] = {"folder": str(folder)}
     if onnx:
-        require_onnx("leave ONNX out")
+        require_onnx()
     with exported(folder, force=force) as new:
         with files.disk_errors(folder):
             for name in ("model.safetensors", "config.json"):
@@ -91,7 +91,7 @@ def _write_onnx(model: ViT, path: Path) -> float:
     if difference > TOLERANCE:
         raise InputError(
             f"{path.name}: onnxruntime differs from torch by {difference:.2g}; report this with the run's config, and "
-            "leave ONNX out"
+            "do without with --no-onnx"
         )
     return difference
 
@@ -107,9 +107,6 @@ def model_card(run: Run, model: ViT, *, onnx: bool) -> str:
         if isinstance(value, float)
         else f"| {name.replace('_', ' ')} | {value} |"
         for name, value in summary.items()
-    )
-    settings = "\n".join(
-        f"- {name}: {value}" for name, value in run.config["recipe"].items() if name not in ("data", "device")
     )
     return f"""---
 library_name: mha_apps
@@ -135,7 +132,7 @@ The weights are those of the best validation; the numbers below are of the valid
 {numbers}
 
 ## Recipe
-{settings}
+{settings(run, "data", "device")}
 
 ## Limits
 - It knows no other class than those above: an image of something else gets one of them.

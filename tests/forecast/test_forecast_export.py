@@ -156,11 +156,33 @@ def test_the_card_tells_the_calendar_as_the_model_was_given_it(fitted):
         np.testing.assert_array_equal(bins[:, k], np.floor(CYCLES[name].values * phase + 1e-6))
 
 
+def test_one_table_is_a_batch_of_one_wide_or_long_in_any_order_of_its_columns(fitted):
+    frame = frame_of().iloc[-fitted.model_.look_back :]
+    wanted = feeds(fitted.model_, [frame])
+    long = frame.melt(ignore_index=False, var_name="unique_id", value_name="y").reset_index(names="ds")
+    for given in (frame, frame[::-1].to_period("h").to_timestamp(), frame[["s2", "s0", "s1"]], long, (frame,)):
+        found = feeds(fitted.model_, given)
+        assert list(found) == list(wanted)
+        assert all(np.array_equal(found[name], wanted[name]) for name in wanted)
+    for given, told in (
+        (frame.rename(columns=lambda name: f"x{name}"), "none of its columns is a sensor"),
+        (frame.asfreq("2h"), "its rows are 7200 s apart"),
+        (frame.reset_index(drop=True), "its index is no DatetimeIndex"),
+        ([frame["s0"]], "is a Series, not a DataFrame"),
+    ):
+        with pytest.raises(InputError, match=told):
+            feeds(fitted.model_, given)
+    with pytest.raises(InputError, match="2 tables and 1 of what is ahead"):
+        feeds(fitted.model_, [frame, frame], [None])
+    with pytest.warns(UserWarning, match="'s1' of the run not there"):
+        assert np.isnan(feeds(fitted.model_, frame.drop(columns="s1"))["past"][0, 1]).all()
+
+
 def test_a_run_is_exported_on_the_command_line_with_a_card_that_tells_how_to_use_it(tmp_path, capsys):
     frame_of().rename_axis("time").to_csv(tmp_path / "plant.csv")
     recipe = ForecastRecipe(csv=str(tmp_path / "plant.csv"), horizon=5, attention=False, trees=False)
     run = train(recipe, out=tmp_path / "run")
-    assert main(["forecast", "export", str(run.path), "--format", "safetensors", "--json"]) == 0
+    assert main(["forecast", "export", str(run.path), "--no-onnx", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["files"] == ["README.md", "artifacts.safetensors", "config.json", "model.safetensors"]
     moved = load_folder(tmp_path / "run" / "export", "")
@@ -188,19 +210,25 @@ def test_the_snippets_of_the_card_run_as_they_are_written_and_feed_the_graph_as_
     frame.index = frame.index.tz_localize("UTC").tz_convert("Europe/Berlin")
     frame.rename_axis("time").to_csv(tmp_path / "plant.csv")
     recipe = ForecastRecipe(
-        csv=str(tmp_path / "plant.csv"), tz="Europe/Berlin", horizon=5, attention=False, trees=False, min=("s0=-9",)
+        csv=str(tmp_path / "plant.csv"), tz="Europe/Berlin", horizon=5, attention=False, trees=False, min=("s0=-0.5",)
     )
     run = train(recipe, out=tmp_path / "run")
     export(run)
     plain, graph = run_snippets(run.path / "export", monkeypatch)
     model = plain["model"]
     pd.testing.assert_frame_equal(plain["rows"], tail_of(model))
-    wanted = feeds(model, [tail_of(model)])
+    wanted = feeds(model, tail_of(model))
     np.testing.assert_array_equal(graph["waves"][None], wanted["waves"])
     np.testing.assert_array_equal(graph["bins"][None], wanted["bins"])
-    assert graph["past"].shape == wanted["past"].shape
-    assert np.isfinite(graph["forecast"]).all()
-    assert "`s0` from -9 to inf" in (run.path / "export" / "README.md").read_text()
+    np.testing.assert_array_equal(graph["past"], wanted["past"])
+    table = forecast_frame(model, tail_of(model))
+    unit = model.artifacts["scale"].numpy()[:, None]
+    means = table["mean"].to_numpy().reshape(3, -1)
+    np.testing.assert_allclose(graph["forecast"][0] / unit, means / unit, atol=1e-4, rtol=0)
+    card = (run.path / "export" / "README.md").read_text()
+    assert "`s0` from -0.5 to inf" in card
+    assert re.search(r"^- plant\.csv: .* values of .s0. are below --min -0\.5", card, re.MULTILINE)
+    assert str(tmp_path) not in card
 
 
 def test_the_card_of_meters_and_covariates_says_what_they_are_and_its_snippet_runs(tmp_path, monkeypatch, capsys):
@@ -215,8 +243,10 @@ def test_the_card_of_meters_and_covariates_says_what_they_are_and_its_snippet_ru
     assert names["rows"]["s1"].iloc[-1] == pytest.approx(frame["s1"].iloc[-1])
     assert "s1" in capsys.readouterr().out
     given = feeds(names["model"], [names["rows"]])
-    for name in ("past", "past_covariates", "future_covariates"):
-        assert graph[name].shape == given[name].shape
+    np.testing.assert_allclose(graph["past"], given["past"], atol=1e-9)
+    np.testing.assert_array_equal(graph["past_covariates"], given["past_covariates"])
+    assert graph["future_covariates"].shape == given["future_covariates"].shape
+    np.testing.assert_array_equal(graph["future_covariates"][:, 0], given["future_covariates"][:, 0])
     card = (run.path / "export" / "README.md").read_text()
     rows = names["model"].look_back + 24
     for words in (
@@ -234,7 +264,7 @@ def test_an_export_goes_into_no_folder_with_files_of_the_same_names_that_no_expo
     for name in ("README.md", "config.json", "model.onnx"):
         (out / name).write_text("mine")
         with pytest.raises(InputError, match=rf"{name}: no export wrote it; .* --force"):
-            export(run_of_plant, out, format="safetensors")
+            export(run_of_plant, out, onnx=False)
         assert [path.name for path in out.iterdir()] == [name]
         assert (out / name).read_text() == "mine"
         (out / name).unlink()
@@ -242,10 +272,10 @@ def test_an_export_goes_into_no_folder_with_files_of_the_same_names_that_no_expo
 
 def test_an_export_without_the_graph_leaves_no_graph_of_another_beside_its_weights(tmp_path, run_of_plant):
     out = tmp_path / "out"
-    export(run_of_plant, out, format="safetensors")
+    export(run_of_plant, out, onnx=False)
     (out / "model.onnx").write_text("of another run")
     with pytest.warns(UserWarning, match=r"model\.onnx: was of another export, and is removed"):
-        found = export(run_of_plant, out, format="safetensors")
+        found = export(run_of_plant, out, onnx=False)
     assert sorted(path.name for path in out.iterdir()) == found["files"]
 
 
@@ -309,5 +339,5 @@ def with_around(model, *, each):
 
 def test_a_graph_of_more_series_than_it_takes_is_refused_in_one_line(fitted, monkeypatch):
     monkeypatch.setattr(importlib.import_module("mha_apps.forecast.export"), "MOST_SERIES", 2)
-    with pytest.raises(InputError, match="3 series, and the graph takes 2 at most; use --format safetensors"):
+    with pytest.raises(InputError, match="3 series, and the graph takes 2 at most; do without with --no-onnx"):
         OnnxForecaster(fitted.model_)

@@ -8,6 +8,7 @@ import pytest
 
 from mha_apps.cli import main
 from mha_apps.errors import InputError
+from mha_apps.training import Run
 from mha_apps.vision import VitRecipe, export, train
 
 TINY = {"data": "digits", "dim": 8, "depth": 1, "heads": 2, "device": "cpu", "precision": "fp32", "steps": 1}
@@ -36,6 +37,16 @@ def test_every_snippet_of_the_card_runs_as_it_is_written(tmp_path, monkeypatch, 
     export(run, tmp_path / "out", onnx=onnx)
     assert run_snippets(tmp_path / "out", monkeypatch) == 1 + onnx
     assert capsys.readouterr().out.strip().endswith(("0", "1"))
+
+
+def test_a_card_names_files_and_no_folders_of_the_machine(run, tmp_path, monkeypatch):
+    recipe = run.config["recipe"] | {"pretrained": str(tmp_path / "private" / "vit")}
+    monkeypatch.setattr(Run, "config", run.config | {"recipe": recipe})
+    export(run, tmp_path / "out", onnx=False)
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert "- pretrained: vit\n" in card
+    assert "- dim: 8\n" in card
+    assert str(tmp_path) not in card
 
 
 def test_an_export_replaces_an_export_as_a_whole_and_nothing_else(run, tmp_path):
