@@ -291,7 +291,10 @@ class ForecastTrain(Train):
 
 @dataclass(kw_only=True)
 class ForecastPredict(Verb):
-    """Forecast what comes after the last row, with intervals, as CSV and plots."""
+    """Forecast what comes after the last row, with intervals, as CSV and plots.
+
+    Plots go into plots/ of the run folder, those for rows of NAME.csv into plots/NAME/.
+    """
 
     folder: Annotated[Positional[Path], tyro.conf.arg(metavar="RUN")]
     """The run folder that `forecast train` made."""
@@ -304,16 +307,21 @@ class ForecastPredict(Verb):
     alert: Annotated[tuple[str, ...] | None, tyro.conf.arg(metavar="CONDITION [CONDITION ...]")] = None
     """Conditions such as 'temp>80', each in quotes: print their probabilities at each step instead."""
     out: Path | None = None
-    """The .csv file to write; forecast.csv in the run folder when not given."""
+    """The .csv file to write; when not given, forecast.csv in the run folder, or forecast-NAME.csv for rows of
+    NAME.csv."""
 
     def run(self) -> Answer:
         from mha_apps.forecast import alert, predict
+        from mha_apps.forecast.predict import plots_of
+        from mha_apps.forecast.report import glance
 
         _require_output(self.out, (".csv", ".json"), [self.csv or "", self.future_csv or "", *_trained_on(self.folder)])
         if self.alert is not None:
             return _table(alert(self.folder, self.csv, *self.alert, future=self.future_csv), self.out)
         table = predict(self.folder, self.csv, future=self.future_csv, levels=self.levels)
-        answer, plots = _table(table, self.out or self.folder / "forecast.csv"), self.folder / "plots"
+        plots = plots_of(Run.open(self.folder), self.csv)
+        usual = "forecast.csv" if self.csv is None else f"forecast-{plots.name}.csv"
+        answer = _table(table, self.out or self.folder / usual, glance(table, MOST_SHOWN))
         return Answer({**answer.data, "plots": str(plots)}, f"{answer.text}\nplots: {plots}")
 
 
@@ -414,7 +422,9 @@ class ForecastBenchmark(Verb):
             for name, of in ({"model": errors} | found["baselines"]).items()
         }
         gains = {
-            horizon: {error: f"{of['gain']:+.2%} ({of['low']:+.2%} to {of['high']:+.2%})" for error, of in both.items()}
+            horizon: {
+                error: f"{of['gain']:+z.2%} ({of['low']:+z.2%} to {of['high']:+z.2%})" for error, of in both.items()
+            }
             for horizon, both in found["gain_over_ridge"].items()
         }
         windows = ", ".join(f"{count:,} of {horizon} rows" for horizon, count in found["windows"].items())
@@ -824,7 +834,7 @@ def _option(args: list[str], name: str) -> str | None:
 def _short(value: Any) -> str:
     if isinstance(value, list | tuple):
         return " ".join(map(_short, value))
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    return f"{value:z.4g}" if isinstance(value, float) else str(value)
 
 
 def _facts(facts: dict[str, Any]) -> Answer:
@@ -866,18 +876,19 @@ def _trained_on(folder: Path) -> list[str]:
     return [recipe.csv, recipe.static or ""]
 
 
-def _table(frame: Any, out: Path | None) -> Answer:
-    """A data frame as text; in full in ``out`` when that is given."""
+def _table(frame: Any, out: Path | None, shown: str | None = None) -> Answer:
+    """A data frame as text; in full in ``out`` when that is given, and then its first rows, or ``shown``, as text."""
     times = frame.select_dtypes(["datetime", "datetimetz"])
+    numbers = frame.select_dtypes("floating")
+    frame = frame.assign(**{name: numbers[name] + 0.0 for name in numbers})  # no minus zero
     # As text at once: pandas would write every time in UTC.
     told = frame.assign(**{name: [time.isoformat() for time in times[name]] for name in times})
     rows = json.loads(told.to_json(orient="records"))
     if out is None:
         return Answer({"rows": rows}, frame.to_string(index=False))
-    from mha_apps.training import files
-
-    content = frame.to_csv(index=False) if out.suffix == ".csv" else json.dumps(rows, indent=1)
+    content = frame.to_csv(index=False) if out.suffix == ".csv" else files.json_text(rows, indent=1)
     files.replace_text(out, content)
-    shown = frame.head(10).to_string(index=False)
-    more = f"\n... {len(frame) - 10} more rows" if len(frame) > 10 else ""
-    return Answer({"file": str(out), "rows": rows}, f"{shown}{more}\n{out}: {len(frame)} rows")
+    if shown is None:
+        more = f"\n... {len(frame) - 10} more rows" if len(frame) > 10 else ""
+        shown = frame.head(10).to_string(index=False) + more
+    return Answer({"file": str(out), "rows": rows}, f"{shown}\n{out}: {len(frame)} rows")

@@ -190,6 +190,23 @@ def test_forecast_predict_writes_the_columns_that_it_promises(runs, capsys, tmp_
     assert list((runs / "forecast" / "plots").glob("forecast-*.png"))
 
 
+def test_forecast_predict_shows_every_sensor_and_leaves_what_is_of_its_own_rows(runs, capsys, tmp_path):
+    rows = pd.read_csv(Path(__file__).parents[1] / "data" / "weather_jfk_2013.csv")
+    rows.iloc[:-100].to_csv(tmp_path / "earlier.csv", index=False)
+    run = runs / "forecast"
+    assert main(["forecast", "predict", str(run)]) == 0
+    first, _, *lines = capsys.readouterr().out.splitlines()
+    assert first.startswith("median (and 80% interval) of each sensor")
+    assert [line.split()[0] for line in lines[:4]] == list(rows.columns[1:])
+    assert lines[4:] == [f"{run / 'forecast.csv'}: 96 rows", f"plots: {run / 'plots'}"]
+    own = {path: path.read_bytes() for path in (*run.glob("*.csv"), *run.glob("plots/*.png"))}
+    assert main(["forecast", "predict", str(run), str(tmp_path / "earlier.csv")]) == 0
+    told = capsys.readouterr().out.splitlines()[-2:]
+    assert told == [f"{run / 'forecast-earlier.csv'}: 96 rows", f"plots: {run / 'plots' / 'earlier'}"]
+    assert len(list((run / "plots" / "earlier").glob("forecast-*.png"))) == 4
+    assert {path: path.read_bytes() for path in own} == own
+
+
 def test_forecast_predict_gives_the_probability_of_an_alert(runs, capsys):
     predict = ["forecast", "predict", str(runs / "forecast")]
     assert main([*predict, "--alert", "humidity>50", "--json"]) == 0
@@ -279,11 +296,9 @@ def test_resuming_names_a_run_of_another_kind_and_a_folder_without_one(runs, tmp
 def test_numbers_that_json_does_not_have_become_null():
     from mha_apps.training.files import json_text
 
-    assert json.loads(json_text({"a": float("nan"), "b": [float("inf"), 1.5], 3: Path("x")})) == {
-        "a": None,
-        "b": [None, 1.5],
-        "3": "x",
-    }
+    assert json_text({"a": float("nan"), "b": [float("inf"), 1.5], 3: Path("x"), "c": -0.0}) == (
+        '{"a": null, "b": [null, 1.5], "3": "x", "c": 0.0}'
+    )
 
 
 def test_a_fault_of_ours_is_one_line_too(capsys, monkeypatch):

@@ -258,7 +258,7 @@ def verdict(differences: Sequence[Difference]) -> list[str]:
             found = "in one run each" if one.seeds == 1 else f"in each of {one.seeds} pairs of runs, without any spread"
             sentences.append(f"{one.gate}: {size} {found}, from which nothing can be told; use more seeds.")
             continue
-        interval = f"95% interval {one.low:+.2f} to {one.high:+.2f}, {one.seeds} seeds"
+        interval = f"95% interval {one.low:+z.2f} to {one.high:+z.2f}, {one.seeds} seeds"
         if one.p * several < 1 - LEVEL:
             sentences.append(f"{one.gate}: {size} ({interval}). The difference is real.")
         elif one.p < 1 - LEVEL:

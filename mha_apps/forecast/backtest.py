@@ -24,7 +24,7 @@ from .limits import LastReading, bound, meters_of
 from .linear import LinearPath, thin, whole
 from .meters import readings, risen, since_origin
 from .model import LEVELS, ForecastModel
-from .plot import plot_forecast, save_each
+from .plot import plot_forecast, rows_before, save_each
 from .predict import (
     MOST_PLOTS,
     after_tail,
@@ -120,7 +120,7 @@ def examine(
         save_each(result.figures, run.plots_dir, "backtest")
         final = load_model(run)[1]
         rows, ahead = tail_of(final), ahead_of(final)
-        forecasts = draw(as_read(final, rows), forecast_frame(final, rows, ahead=ahead, strict=False), final.horizon)
+        forecasts = draw(final, rows, forecast_frame(final, rows, ahead=ahead, strict=False))
         assumed = final.covariates.unknown(ahead, extend(rows.index, final.horizon))
         write_report(run, forecasts=forecasts, found=result, warnings=told, assumed=assumed)
     return result
@@ -197,7 +197,7 @@ def evaluate(model: ForecastModel, frame: pd.DataFrame, start: int, *, trees: bo
     )
     figures = {
         str(name): plot_forecast(
-            past[name].iloc[-4 * horizon :],
+            rows_before(past[name], horizon, meter=name in meters),
             table[table["unique_id"] == name],
             truth=truth[name],
             title=f"{name}, from the origin on" if name in meters else str(name),

@@ -422,7 +422,7 @@ def model_card(run: Run, model: ForecastModel, *, onnx: bool) -> str:
     told = "".join(f"- {warning}\n" for warning in summary.get("warnings", []))
     for path in (resolve(recipe.csv), Path(recipe.static or recipe.csv)):  # of this machine, which is nobody's concern
         told = told.replace(str(path), path.name)
-    gain = f" The attention path gained {attention['relative_gain']:+.2%} on validation." if attention else ""
+    gain = f" The attention path gained {attention['relative_gain']:+z.2%} on validation." if attention else ""
     tail = tail_of(model)
     return f"""---
 library_name: mha_apps

@@ -15,7 +15,7 @@ from mha_apps.training.report import COLOURS
 
 from .times import show_times
 
-__all__ = ["plot_forecast", "safe_names", "save_each"]
+__all__ = ["plot_forecast", "rows_before", "safe_names", "save_each"]
 
 LONGEST_NAME = 100  # bytes; file systems end a file name at 255, some encrypted ones at 143
 
@@ -43,6 +43,17 @@ def safe_names(names: Iterable[str]) -> dict[str, str]:
         taken.add(unique.casefold())
         found[name] = unique
     return found
+
+
+def rows_before(series: pd.Series, horizon: int, *, meter: bool) -> pd.Series:
+    """The rows of ``series`` that a picture shows before a forecast: four horizons of them.
+
+    Of a meter they are half a horizon before its last reading: its intervals are narrow beside days of climb.
+    """
+    if not meter:
+        return series.iloc[-4 * horizon :]
+    read = np.flatnonzero(series.notna())
+    return series.iloc[max((read[-1] if len(read) else len(series) - 1) - horizon // 2, 0) :]
 
 
 def plot_forecast(

@@ -37,7 +37,7 @@ from .limits import (
 )
 from .meters import readings, since_origin
 from .model import ForecastModel, load_folder
-from .plot import plot_forecast, save_each
+from .plot import plot_forecast, rows_before, safe_names, save_each
 from .reading.series import NoStepError
 from .recipe import ForecastRecipe
 from .trainer import HELD_OUT, align, follow_rows, load_frame, make_inputs, needs_all
@@ -383,7 +383,7 @@ def predict(
         csv: rows to continue, ``sample`` for the embedded data; those that the run was trained on when None. Rows
             behind the last measured one that hold future covariates alone say what is to come.
         future: a CSV of the future covariates in the rows to forecast, for a run that was trained with any.
-        plots: write ``plots/forecast-SERIES.png`` into the run: history, median and intervals.
+        plots: write ``forecast-SERIES.png`` into the folder of :func:`plots_of`: history, median and intervals.
         levels: intervals to give, of 80 and 95.
 
     Returns:
@@ -394,17 +394,29 @@ def predict(
     history = rows_to_continue(run, model, csv, future)
     table = forecast_of(model, history, levels=levels, source=str(future or csv or run.path))
     if plots:
-        rows = as_read(model, history.rows, history.last)
-        save_each(draw(rows, table, model.horizon), run.plots_dir, "forecast")
+        save_each(draw(model, history.rows, table, history.last), plots_of(run, csv), "forecast")
     return table
 
 
-def draw(frame: pd.DataFrame, table: pd.DataFrame, horizon: int) -> dict[str, Figure]:
-    """A figure per series: the last rows of ``frame``, and the forecasts of ``table`` after them."""
+def plots_of(run: Run, csv: str | Path | None) -> Path:
+    """The folder of the pictures of a forecast: ``plots`` of the run, and in it one for rows of each other name."""
+    if csv is None:
+        return run.plots_dir
+    name = Path(csv).absolute().stem
+    return run.plots_dir / safe_names([name])[name]
+
+
+def draw(
+    model: ForecastModel, frame: pd.DataFrame, table: pd.DataFrame, last: dict[str, LastReading] | None = None
+) -> dict[str, Figure]:
+    """A figure per series: the last rows of ``frame``, as :func:`as_read` takes them, and then those of ``table``."""
+    frame = as_read(model, frame, last)
+    names = list(frame.columns)[:MOST_PLOTS]
+    meters = meters_of(model, names)
     figures = {}
-    for name in list(frame.columns)[:MOST_PLOTS]:
-        rows = table[table["unique_id"] == str(name)]
-        figures[str(name)] = plot_forecast(frame[name].iloc[-4 * horizon :], rows, title=str(name))
+    for name in names:
+        shown = rows_before(frame[name], model.horizon, meter=name in meters)
+        figures[str(name)] = plot_forecast(shown, table[table["unique_id"] == str(name)], title=str(name))
     return figures
 
 

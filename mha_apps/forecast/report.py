@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ from mha_apps.training.report import COLOURS
 if TYPE_CHECKING:
     from .backtest import Backtest
 
-__all__ = ["components", "learned", "plot_steps", "write_report"]
+__all__ = ["components", "glance", "learned", "plot_steps", "write_report"]
 
 GAIN = "Gain of each component: the share of the error that it takes away (+) or adds (-)"
 
@@ -84,12 +85,12 @@ def learned(summary: dict[str, Any]) -> str:
         verdict = "The attention path was not trained."
     elif attention["kept"]:
         verdict = (
-            f"The attention path gains {attention['relative_gain']:+.2%} on validation, which the folds confirm, and "
+            f"The attention path gains {attention['relative_gain']:+z.2%} on validation, which the folds confirm, and "
             "takes part."
         )
     else:
         verdict = (
-            f"The attention path gains {attention['relative_gain']:+.2%} on validation; that did not hold up, so it "
+            f"The attention path gains {attention['relative_gain']:+z.2%} on validation; that did not hold up, so it "
             "takes no part and the forecast does without it."
         )
     told = summary.get("covariates")
@@ -106,6 +107,34 @@ def learned(summary: dict[str, Any]) -> str:
         f"Autocorrelation confirms {period}. The linear path is a ridge with penalty {chosen['penalty']:g}; "
         f"{helpers or 'attributes of the series are for trees and attention alone'}. {verdict}"
     )
+
+
+def glance(table: pd.DataFrame, most: int) -> str:
+    """A forecast as :func:`mha_apps.forecast.predict` gives it, in a line for each sensor, and ``most`` lines at most.
+
+    They hold the median and the narrower interval at the first step, at the middle one and at the last.
+    """
+    levels = sorted(int(name[3:]) for name in table.columns if name.startswith("lo-"))
+    columns = ["median", *(f"{side}-{level}" for level in levels[:1] for side in ("lo", "hi"))]
+    rows = {}
+    for name, steps in table.groupby("unique_id", sort=False):
+        places = sorted({0, (len(steps) - 1) // 2, len(steps) - 1})
+        rows[name] = {str(steps["ds"].iloc[place]): _within(*steps[columns].iloc[place]) for place in places}
+    names = list(rows)
+    what = f"median (and {levels[0]}% interval)" if levels else "median"
+    shown = pd.DataFrame.from_dict({name: rows[name] for name in names[:most]}, orient="index").to_string()
+    more = f"\n... {len(names) - most:,} more sensors" if len(names) > most else ""
+    return f"{what} of each sensor at some of the steps; the file has all\n{shown}{more}"
+
+
+def _within(median: float, low: float | None = None, high: float | None = None) -> str:
+    """A value and its interval with as many digits as tell the ends of it apart."""
+    if low is None or high is None:
+        return f"{median:z.6g}"
+    largest, width = max(abs(low), abs(high), 1e-300), max(high - low, 1e-300)
+    digits = math.floor(math.log10(largest)) + 1
+    digits = min(max(digits, digits - math.floor(math.log10(width)) + 1, 3), 12) if math.isfinite(largest) else 5
+    return f"{median:z.{digits}g} ({low:z.{digits}g} to {high:z.{digits}g})"
 
 
 def components(summary: dict[str, Any]) -> pd.DataFrame:
@@ -134,7 +163,7 @@ def components(summary: dict[str, Any]) -> pd.DataFrame:
     width = max((len(gains) for gains in rows.values()), default=0)
     names = [f"fold {number}" for number in range(1, width)] + ["validation"] * (width > 0)
     table = {
-        name: [""] * (width - len(gains)) + [f"{gain:+.2%}" for gain in gains] + [kept[name]]
+        name: [""] * (width - len(gains)) + [f"{gain:+z.2%}" for gain in gains] + [kept[name]]
         for name, gains in rows.items()
     }
     return pd.DataFrame.from_dict(table, orient="index", columns=[*names, "takes part"])
@@ -143,7 +172,7 @@ def components(summary: dict[str, Any]) -> pd.DataFrame:
 def _backtest(report: Report, found: Backtest) -> None:
     metrics = found.metrics
     report.heading("How good it is on rows that it never saw")
-    against = "; ".join(f"{skill:+.1%} against {name.replace('_', ' ')}" for name, skill in metrics["skill"].items())
+    against = "; ".join(f"{skill:+z.1%} against {name.replace('_', ' ')}" for name, skill in metrics["skill"].items())
     report.text(
         f"From {metrics['origins']:,} origins, {metrics['first_origin']} on, the mean absolute error is "
         f"{metrics['mae']:.3f} deviations of a series: {against}. The 80% intervals held "
@@ -179,7 +208,7 @@ def _known(covariates: dict[str, str]) -> str:
 
 def _contributions(found: dict[str, dict[str, float]]) -> pd.DataFrame:
     rows = {
-        name: [f"{each['mae_without']:.4g}", f"{each['mae']:.4g}", f"{each['contribution']:+.1%}"]
+        name: [f"{each['mae_without']:.4g}", f"{each['mae']:.4g}", f"{each['contribution']:+z.1%}"]
         for name, each in found.items()
     }
     return pd.DataFrame.from_dict(rows, orient="index", columns=["error without", "error with", "contribution"])

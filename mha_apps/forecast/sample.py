@@ -6,6 +6,7 @@ from importlib import resources
 from pathlib import Path
 
 from mha_apps.errors import InputError
+from mha_apps.training.files import located
 
 __all__ = ["SAMPLE", "locate", "resolve"]
 
@@ -26,6 +27,6 @@ def resolve(csv: str | Path) -> Path:
 
 
 def locate(csv: str | Path) -> str:
-    """What a run records of its CSV, so that it is found from any folder: the absolute path, or ``sample``."""
+    """What a run records of its CSV: the path, or ``sample``."""
     embedded = str(csv) == SAMPLE and not Path(csv).is_file()
-    return SAMPLE if embedded else str(Path(csv).absolute())
+    return SAMPLE if embedded else located(csv)

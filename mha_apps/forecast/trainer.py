@@ -27,6 +27,7 @@ from mha_apps.training import (
     seed_everything,
 )
 from mha_apps.training.clock import counting_from
+from mha_apps.training.files import located
 
 from .calendar import encode, extend
 from .conformal import Calibration, scores
@@ -107,7 +108,7 @@ def train(
     recipe.check()
     recipe = replace(recipe, csv=locate(recipe.csv))
     if recipe.static is not None:
-        recipe = replace(recipe, static=str(Path(recipe.static).absolute()))
+        recipe = replace(recipe, static=located(recipe.static))
     path = resolve(recipe.csv)
     with collected() as told:
         roles = assign(load_frame(path, recipe), recipe, str(path))
@@ -156,7 +157,7 @@ def _finish(
     ahead: pd.DataFrame | None,
 ) -> None:
     """Save the models, and write what was found; the first process does it."""
-    from .predict import as_read, draw, forecast_frame  # they build on this module
+    from .predict import draw, forecast_frame  # they build on this module
     from .report import write_report
 
     if held_out is not None:
@@ -166,7 +167,7 @@ def _finish(
     rows = align(model, frame.iloc[-(model.look_back + model.horizon + LATEST) :])
     table = forecast_frame(model, rows, levels=(80, 95), ahead=ahead, strict=False)
     assumed = model.covariates.unknown(ahead, extend(rows.index, model.horizon))
-    write_report(run, forecasts=draw(as_read(model, rows), table, model.horizon), assumed=assumed)
+    write_report(run, forecasts=draw(model, rows, table), assumed=assumed)
 
 
 def prepare(

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, Self
 
+from mha_apps.training.files import located
 from mha_apps.training.recipe import TrainingRecipe
 
 NAMED = ("digits", "cifar10", "cifar100")
@@ -39,8 +40,8 @@ class ImageRecipe(TrainingRecipe):
 
     def located(self) -> Self:
         """The same recipe with the data's absolute path, where it is a file or a folder: found from any folder."""
-        path = Path(self.data).expanduser()
-        return replace(self, data=str(path.resolve())) if self.data not in NAMED and path.exists() else self
+        path = located(self.data)
+        return replace(self, data=path) if self.data not in NAMED and Path(path).exists() else self
 
     def check(self) -> None:
         super().check()

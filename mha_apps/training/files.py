@@ -62,6 +62,14 @@ def save_picture(figure: Figure, path: Path, *, dpi: int = 120) -> None:
         figure.savefig(path, dpi=dpi, format="png")
 
 
+def located(path: str | Path) -> str:
+    """How a run records the path of data, however it is spelled, so that it is found from any folder.
+
+    A link is not followed: it may come to point at newer data, and what it points at may have a name without a suffix.
+    """
+    return os.path.abspath(Path(path).expanduser())
+
+
 def sync(path: Path) -> None:
     """Make sure that a file that something else wrote is on the disk."""
     with path.open("rb") as file:
@@ -95,7 +103,7 @@ def json_text(data: Any, *, indent: int | None = None) -> str:
         if isinstance(value, list | tuple):
             return [plain(item) for item in value]
         if isinstance(value, float):
-            return value if math.isfinite(value) else None
+            return value + 0.0 if math.isfinite(value) else None  # minus zero is zero
         return value
 
     return json.dumps(plain(data), allow_nan=False, default=str, indent=indent)

@@ -322,7 +322,7 @@ class _Trainer:
         self._record("validation", metrics)
         words = {name: f"validation {self.task.words.get(name, name)}" for name in metrics}
         words["train_loss"] = "training loss"
-        shown = ", ".join(f"{words[name]} {number:.4g}" for name, number in metrics.items())
+        shown = ", ".join(f"{words[name]} {number:z.4g}" for name, number in metrics.items())
         epoch = progress.step / self.epoch_steps
         self.reporter.say(f"epoch {epoch:g}, step {progress.step}: {shown}{' (best)' if better else ''}")
 

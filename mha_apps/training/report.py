@@ -79,7 +79,7 @@ class Report:
 
     def table(self, frame: pd.DataFrame, caption: str = "") -> Report:
         """A data frame; its index is the first column."""
-        table = frame.to_html(border=0, justify="right", float_format=lambda value: f"{value:.4g}")
+        table = frame.to_html(border=0, justify="right", float_format=lambda value: f"{value:z.4g}")
         self._parts.append(table.replace(">", f"><caption>{html.escape(caption)}</caption>", 1) if caption else table)
         return self
 

@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from mha_apps.cli import main
-from mha_apps.forecast.report import components, learned
+from mha_apps.cli import _facts, _table, main
+from mha_apps.forecast.report import components, glance, learned
 from mha_apps.training import Run
 
 
@@ -30,6 +30,35 @@ def test_training_prints_a_summary_and_no_raw_structures(trained, capsys):
     assert "takes part" in printed
     assert f"report: {trained / 'run' / 'report.html'}" in printed
     assert max(map(len, printed.splitlines())) <= 160
+
+
+def forecast_of(names, levels=(80, 95), steps=5):
+    times = pd.date_range("2024-01-01", periods=steps, freq="h")
+    table = pd.DataFrame({"unique_id": np.repeat(names, steps), "ds": [*times] * len(names), "median": 124_660.715})
+    for level in levels:
+        table[f"lo-{level}"], table[f"hi-{level}"] = table["median"] - level / 100, table["median"] + level / 50
+    return table
+
+
+def test_a_glance_at_a_forecast_has_a_line_for_every_sensor_and_says_how_many_more_there_are():
+    what, times, *lines = glance(forecast_of(["a b", "c"]), 2).splitlines()
+    assert what.startswith("median (and 80% interval) of each sensor")
+    assert re.findall(r"\d\d:\d\d:00", times) == ["00:00:00", "02:00:00", "04:00:00"]
+    assert [line.split("  ")[0] for line in lines] == ["a b", "c"]
+    assert all(line.count("124660.7 (124659.9 to 124662.3)") == 3 for line in lines)
+    *lines, more = glance(forecast_of([f"s{k}" for k in range(30)], steps=1), 20).splitlines()
+    assert len(lines) == 2 + 20
+    assert more == "... 10 more sensors"
+    assert glance(forecast_of(["a"], levels=()), 20).splitlines()[-1].split() == ["a", *["124661"] * 3]
+
+
+def test_no_number_is_a_minus_zero():
+    table = forecast_of(["a"]).assign(**{"median": -0.0, "lo-80": -0.0, "hi-80": 0.0})
+    assert "-0" not in glance(table, 20).splitlines()[-1]
+    assert "-0" not in _facts({"skill": {"trees": -0.0, "ridge": -1e-300 / 1e300}}).text
+    gains = {"gains": [-1e-9, 1e-9], "kept": False}
+    assert components({"linear": {"reversion": gains}}).iloc[0, :2].tolist() == ["+0.00%"] * 2
+    assert _table(pd.DataFrame({"a": [-0.0]}), None).text.split() == ["a", "0.0"]
 
 
 def test_the_report_holds_the_recipe(trained):

@@ -8,7 +8,7 @@ import pytest
 from matplotlib.dates import num2date
 from matplotlib.figure import Figure
 
-from mha_apps.forecast.plot import plot_forecast
+from mha_apps.forecast.plot import plot_forecast, rows_before
 from mha_apps.forecast.times import show_times
 
 
@@ -55,6 +55,15 @@ def test_every_label_tells_when_it_is(start, end, layout):
 def test_labels_are_on_the_clock_of_the_zone():
     shown, _ = labels("2024-06-01 00:00", "2024-06-01 12:00", "Asia/Tokyo")
     assert shown[0] == "00:00\n1 Jun 2024"
+
+
+def test_pictures_of_meters_show_half_a_horizon_before_their_last_reading():
+    series = pd.Series(np.arange(100.0), pd.date_range("2024-01-01", periods=100, freq="h"))
+    assert rows_before(series, 10, meter=False).tolist() == list(range(60, 100))
+    assert rows_before(series, 10, meter=True).tolist() == list(range(94, 100))
+    assert rows_before(series.mask(series > 80), 10, meter=True).dropna().tolist() == list(range(75, 81))
+    assert len(rows_before(series * np.nan, 10, meter=True)) == 6
+    assert rows_before(series.iloc[:2], 10, meter=True).tolist() == [0, 1]
 
 
 def test_a_picture_of_a_forecast_names_the_zone_of_its_times():

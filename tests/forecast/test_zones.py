@@ -56,7 +56,7 @@ def test_summer_rows_go_on_from_a_run_that_was_trained_on_rows_of_winter_on_thei
     assert predict(run, plots=False)["ds"].iloc[0].utcoffset() == pd.Timedelta("1h")
     assert main(["forecast", "predict", str(run.path), path, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["rows"][0]["ds"] == "2024-04-04T03:00:00+02:00"
-    assert "2024-04-04 03:00:00+02:00" in (run.path / "forecast.csv").read_text()
+    assert "2024-04-04 03:00:00+02:00" in (run.path / "forecast-summer.csv").read_text()
 
 
 def test_a_backtest_reads_hours_by_the_clock_of_the_training(tmp_path):

@@ -12,6 +12,7 @@ import torchvision.transforms.v2
 from PIL import Image
 
 from mha_apps.errors import InputError
+from mha_apps.forecast.sample import locate
 from mha_apps.images import ImageSet, Unreadable, decode, load, stratified_split, with_classes
 from mha_apps.images.recipe import ImageRecipe
 
@@ -383,4 +384,13 @@ def test_data_spelled_another_way_are_the_same_data(tmp_path, monkeypatch):
     (tmp_path / "photos").mkdir()
     monkeypatch.chdir(tmp_path)
     spelled = ("photos", "photos/../photos", str(tmp_path / "photos"))
-    assert {ImageRecipe(data=each).located().data for each in spelled} == {str((tmp_path / "photos").resolve())}
+    assert {ImageRecipe(data=each).located().data for each in spelled} == {str(tmp_path / "photos")}
+
+
+def test_data_behind_a_link_are_recorded_by_the_name_of_the_link(tmp_path):
+    (tmp_path / "blob").write_bytes(b"")
+    link = tmp_path / "train.parquet"
+    link.symlink_to(tmp_path / "blob")
+    assert ImageRecipe(data=str(link)).located().data == str(link)
+    assert locate(link) == str(link)
+    assert locate(tmp_path / "photos" / ".." / "train.parquet") == str(link)
