@@ -22,7 +22,7 @@ from .faults import named, since_unit_change
 from .inputs import Inputs
 from .limits import LastReading, bound, meters_of
 from .linear import LinearPath, thin, whole
-from .meters import readings, risen, since_origin
+from .meters import readings, risen, since_origin, summed
 from .model import LEVELS, ForecastModel
 from .plot import plot_forecast, rows_before, save_each
 from .predict import (
@@ -169,7 +169,7 @@ def evaluate(model: ForecastModel, frame: pd.DataFrame, start: int, *, trees: bo
     origins = torch.arange(start - lead, len(frame))
     raw, target = forecast_origins(model, inputs, origins)
     reached = risen(model, inputs, target)
-    followed = calibration_of(model, inputs).follow(since_origin(model, inputs, raw, torch.isfinite(target)), reached)
+    followed = calibration_of(model, inputs).follow(since_origin(model, inputs, raw, target), reached)
     raw, target, reached, origins = raw[lead:], target[lead:], reached[lead:], origins[lead:]
     calibrated = within(model, inputs, names, followed[lead:], sums=True)
     point = within(model, inputs, names, raw[..., :1].double(), sums=False)[..., 0]
@@ -193,7 +193,7 @@ def evaluate(model: ForecastModel, frame: pd.DataFrame, start: int, *, trees: bo
     meters = meters_of(model, names)
     past = as_read(model, frame.iloc[:row], {name: LastReading(0.0, frame.index[row]) for name in meters})
     truth = frame.iloc[row : row + horizon].assign(
-        **{name: frame[name].iloc[row : row + horizon].cumsum() for name in meters}
+        **{name: _reached(frame[name].iloc[row : row + horizon]) for name in meters}
     )
     figures = {
         str(name): plot_forecast(
@@ -205,6 +205,11 @@ def evaluate(model: ForecastModel, frame: pd.DataFrame, start: int, *, trees: bo
         for name in names[:MOST_PLOTS]
     }
     return Backtest(metrics, per_series, per_step, figures)
+
+
+def _reached(rises: pd.Series) -> pd.Series:
+    """What a meter has risen by since before the first of these rows."""
+    return pd.Series(summed(torch.tensor(rises.to_numpy(dtype=np.float64))).numpy(), rises.index)
 
 
 def within(model: ForecastModel, inputs: Inputs, names: list[str], values: Tensor, *, sums: bool) -> Tensor:

@@ -205,7 +205,7 @@ class Forecaster(BaseEstimator):
         keep_tail(model, whole, ahead)
         if read:
             keep_readings(model, read)
-            warn_of_silent_meters(read, whole.index[-1], "the frame")
+            warn_of_silent_meters(read, whole, "the frame")
         model.artifacts["known_until"] = model.artifacts["tail_end"].clone()
         return self
 

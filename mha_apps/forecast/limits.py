@@ -2,7 +2,8 @@
 
 A bound holds for everything that is forecast. A meter that only rises and now and then starts again at zero is
 forecast by its increments, which repeat, and given back as the readings that they lead to. They count from the last
-reading, with what it is expected to have risen by since, when that was rows ago.
+reading, with what it is expected to have risen by since, when that was rows ago. Readings that do not fit those before
+and after them, such as zeros of a failed transmission, are found before (:func:`increments_of_believed`).
 
 Data that contradict what is said of them are met by how much they do. A few values outside a bound, or a meter that
 now and then falls, are usual, and are named in a warning. Where a tenth of the values are clearly outside, or a third
@@ -23,16 +24,17 @@ import torch
 
 from mha_apps.errors import InputError, nearest, warn
 
-from .faults import named, without_spikes
+from .faults import FEWEST, SPIKE_ROWS, named, without_spikes
+from .meters import LONGEST_GAP
 from .model import ForecastModel
 from .recipe import ForecastRecipe
 
 __all__ = [
     "LastReading",
     "Limits",
-    "believed",
     "bound",
     "increments",
+    "increments_of_believed",
     "is_before",
     "keep_readings",
     "last_readings",
@@ -41,6 +43,7 @@ __all__ = [
     "parse_bounds",
     "ranges",
     "readings_of",
+    "warn_of_bounds",
     "warn_of_losses",
     "warn_of_silent_meters",
 ]
@@ -49,6 +52,9 @@ MOST_OUTSIDE = 0.1  # share of the values that may be clearly outside a bound: b
 CLEARLY = 0.1
 MOST_FALLS = 1 / 3  # share of a meter's changes; a meter of the day, read every six hours, starts again at one in four
 MOST_LOSSES = 0.1  # share of a meter's changes that are falls but no new start
+UNUSUAL = 2.0  # times the largest rises but a thousandth
+STRAYS = 4  # readings in a row that can be faults though they differ; more of them count on
+CLOSE = 0.25  # how far faults are away: the rise past them is at most this share of it
 
 
 @dataclass(frozen=True)
@@ -90,7 +96,18 @@ def limited(frame: pd.DataFrame, recipe: ForecastRecipe, source: str) -> tuple[p
     names = [str(name) for name in frame.columns]
     frame = frame.set_axis(names, axis=1)
     meters = counters(recipe.counter, names, source)
-    frame = believed(frame, meters, source)
+    frame, rises = increments_of_believed(frame, meters, source)
+    for name in meters:
+        _check_meter(frame[name], source)
+    if silent := [name for name in meters if rises[name].isna().all()]:
+        told = f"{source}: --counter {_of_silent(frame[silent[0]])}"
+        if len(silent) == frame.shape[1]:
+            raise InputError(told)
+        more = f"; {named(silent[1:])} are left out like it" if len(silent) > 1 else ""
+        warn(f"{told}; no forecast is made of it{more}")
+        frame, rises = frame.drop(columns=silent), rises.drop(columns=silent)
+        names = [name for name in names if name not in silent]
+        meters = [name for name in meters if name not in silent]
     lower = parse_bounds(recipe.min, "--min", names, source, -np.inf)
     upper = parse_bounds(recipe.max, "--max", names, source, np.inf)
     for name, low, high in zip(names, lower[:-1], upper[:-1], strict=True):
@@ -99,15 +116,31 @@ def limited(frame: pd.DataFrame, recipe: ForecastRecipe, source: str) -> tuple[p
     for name, low, high in zip(names, lower[:-1], upper[:-1], strict=True):
         _check_bound(frame[name], low, "--min", source)
         _check_bound(frame[name], high, "--max", source)
-    for name in meters:
-        _check_meter(frame[name], source)
     last = last_readings(frame, meters)
-    warn_of_silent_meters(last, frame.index[-1], source)
-    return increments(frame, meters), Limits(lower, upper, last)
+    warn_of_silent_meters(last, frame, source)
+    return rises, Limits(lower, upper, last)
 
 
-def _check_bound(series: pd.Series, limit: float, flag: str, source: str) -> None:
-    """Warn of the values beyond ``limit``; InputError where many are clearly so."""
+def _of_silent(readings: pd.Series) -> str:
+    """Why nothing is known of what a meter rises by, and what helps."""
+    count = int(readings.notna().sum())
+    has = "has one reading" if count == 1 else f"has {count:,} readings, none within {LONGEST_GAP} rows of another"
+    return (
+        f"{readings.name}: it {has}, so nothing tells what it rises by; give rows as far apart as its readings with "
+        "--freq, such as --freq 1D, or leave it out with --target"
+    )
+
+
+def warn_of_bounds(model: ForecastModel, frame: pd.DataFrame, source: str) -> None:
+    """Warn of the values in ``frame``, of readings, that are outside of what ``model`` forecasts."""
+    names = [str(name) for name in frame.columns]
+    for name, low, high in zip(names, *ranges(model, names), strict=True):
+        _check_bound(frame[name], low, "--min", source, refuse=False)
+        _check_bound(frame[name], high, "--max", source, refuse=False)
+
+
+def _check_bound(series: pd.Series, limit: float, flag: str, source: str, *, refuse: bool = True) -> None:
+    """Warn of the values beyond ``limit``; InputError where many are clearly so, and ``refuse``."""
     values = series.to_numpy(dtype=np.float64)
     values = values[np.isfinite(values)]
     beyond = limit - values if flag == "--min" else values - limit
@@ -116,7 +149,7 @@ def _check_bound(series: pd.Series, limit: float, flag: str, source: str) -> Non
         return
     side, to, furthest = ("below", "down to", values.min()) if flag == "--min" else ("above", "up to", values.max())
     said = f"{source}: {count:,} of {len(values):,} values of {series.name!r} are {side} {flag} {limit:g}"
-    if (beyond > CLEARLY * values.std()).mean() > MOST_OUTSIDE:
+    if refuse and (beyond > CLEARLY * values.std()).mean() > MOST_OUTSIDE:
         raise InputError(
             f"{said}, {to} {furthest:g}, and no forecast would ever be; give the bound of what it can read, or leave "
             f"{flag} out for it"
@@ -147,12 +180,13 @@ def warn_of_losses(series: pd.Series, source: str) -> None:
 
 def _changes(series: pd.Series) -> tuple[int, int, int]:
     """How often a meter rises, starts again at zero, and falls otherwise."""
+    series = series.dropna()
     before = series.shift()
     falls, starts = series < before, _starts_again(series, before)
     return int((series > before).sum()), int(starts.sum()), int((falls & ~starts).sum())
 
 
-def _starts_again(reading: pd.Series, before: pd.Series) -> pd.Series:
+def _starts_again(reading: Any, before: Any) -> Any:
     return (reading < before) & (reading >= 0) & (reading <= before / 2)
 
 
@@ -201,9 +235,15 @@ def later(new: dict[str, LastReading], known: dict[str, LastReading]) -> dict[st
     return found
 
 
-def warn_of_silent_meters(last: dict[str, LastReading], end: pd.Timestamp, source: str) -> None:
-    """Warn of meters that were read before ``end``, the last row, and not there."""
-    silent = [name for name, reading in last.items() if is_before(reading.at, end)]
+def warn_of_silent_meters(last: dict[str, LastReading], frame: pd.DataFrame, source: str) -> None:
+    """Warn of meters that were read before the last row of ``frame``, longer ago than from one reading to the next."""
+    end = frame.index[-1]
+    silent = [
+        name
+        for name, reading in last.items()
+        if is_before(reading.at, end)
+        and not (name in frame and frame[name].iloc[-_rows_apart(frame[name]) :].notna().any())
+    ]
     if silent:
         first = last[silent[0]].at
         were = f"{'was' if len(silent) == 1 else 'were'} last read at {first}"
@@ -259,30 +299,55 @@ def counters(words: Sequence[str], names: Sequence[str], source: str) -> list[st
 def increments(
     frame: pd.DataFrame, meters: Sequence[str], before: dict[str, LastReading] | None = None, freq: str | None = None
 ) -> pd.DataFrame:
-    """``frame`` with the meters as what they rose by since the row before.
+    """``frame`` with the meters as what they rose by in each row since their reading before.
 
-    After a reset that is the new reading, since a meter starts again at zero; a fall to more than half of the reading
-    before is no reset but a correction or noise, after which nobody knows what was used, so it is missing. It is
-    missing too where this row or the one before is: what came through a gap belongs to no row of it.
+    That is the mean over the rows from one reading to the next, in the row of the later one; the rows between stay
+    missing, see :mod:`mha_apps.forecast.meters`. Over more than ``LONGEST_GAP`` rows it is missing too.
+
+    After a reset the rise is the new reading, since a meter starts again at zero; a fall to more than half of the
+    reading before is no reset but a correction or noise, after which nobody knows what was used, so it is missing.
 
     Args:
         frame: of readings.
         meters: its columns that are meters.
-        before: what they read last before ``frame``, which counts where that was one step, of ``freq``, before.
+        before: what they read last before ``frame``.
         freq: of the rows.
     """
     if not meters:
         return frame
-    frame = frame.copy()
+    found = {}
     for name in meters:
-        reading, previous = frame[name], frame[name].shift()
-        last = (before or {}).get(name)
-        here = frame.index[0]
-        if last is not None and is_before(last.at, here) and pd.date_range(last.at, periods=2, freq=freq)[1] == here:
-            previous.iloc[0] = last.value
-        rise = (reading - previous).mask(reading < previous)
-        frame[name] = rise.mask(_starts_again(reading, previous), reading)
-    return frame
+        rows, reading = _readings(frame[name], (before or {}).get(name), freq)
+        rise, gap = np.diff(reading), np.diff(rows)
+        rise[(rise < 0) | (gap > LONGEST_GAP)] = np.nan
+        starts = _starts_again(reading[1:], reading[:-1]) & (gap <= LONGEST_GAP)
+        rise[starts] = reading[1:][starts]
+        values = np.full(len(frame), np.nan)
+        values[rows[1:]] = rise / gap
+        found[name] = values
+    return frame.assign(**found)
+
+
+def _readings(
+    series: pd.Series, last: LastReading | None = None, freq: str | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """The rows of ``series`` with a reading, and these; first ``last``, in a row below zero, if it is not too old."""
+    values = series.to_numpy(dtype=np.float64)
+    rows = np.flatnonzero(np.isfinite(values))
+    readings = values[rows]
+    here = series.index[0]
+    if last is not None and np.isfinite(last.value) and is_before(last.at, here):
+        later = pd.date_range(last.at, periods=LONGEST_GAP + 1, freq=freq)
+        if here in later:
+            rows = np.concatenate([[-later.get_loc(here)], rows])
+            readings = np.concatenate([[last.value], readings])
+    return rows, readings
+
+
+def _rows_apart(readings: pd.Series) -> int:
+    """From how many rows to how many a meter is read; 1 where that is not known."""
+    rows = np.flatnonzero(readings.notna())
+    return int(np.median(np.diff(rows))) if len(rows) > 1 else 1
 
 
 def is_before(at: pd.Timestamp, time: pd.Timestamp) -> bool:
@@ -290,19 +355,22 @@ def is_before(at: pd.Timestamp, time: pd.Timestamp) -> bool:
     return at is not pd.NaT and (at.tz is None) == (time.tz is None) and at < time
 
 
-def believed(
+def increments_of_believed(
     frame: pd.DataFrame,
     meters: Sequence[str],
     source: str,
     *,
     before: dict[str, LastReading] | None = None,
     freq: str | None = None,
-    **compared: Any,
-) -> pd.DataFrame:
-    """``frame`` of readings without spikes; those of meters are absurd rises.
+    earlier: pd.DataFrame | None = None,
+    deviation: np.ndarray | None = None,
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """``frame`` without what cannot be believed, and the same with meters as :func:`increments`.
 
-    A reading that is absurd shows as a rise, and as a new start after it, so it is the reading of the rise that is
-    taken as missing. One below zero is none of a meter that starts at zero.
+    Of other sensors those are spikes (:func:`mha_apps.forecast.faults.without_spikes`). Of a meter they are readings
+    below zero, and readings between two others that fit each other and not them, such as zeros that a failed
+    transmission left: a reset is not followed by the old level. An absurd rise that leads to a level at which the meter
+    goes on is that of another device: only the rise is missing. Until the meter has gone on there, it is a fault.
 
     Args:
         frame: of readings.
@@ -310,29 +378,114 @@ def believed(
         source: names the file in warnings.
         before: as for :func:`increments`.
         freq: as for :func:`increments`.
-        **compared: with what, as :func:`mha_apps.forecast.faults.without_spikes` takes it, meters as increments.
+        earlier: rows before these to compare with, meters as increments.
+        deviation: of each column in training ``(columns,)``, of meters of their increments.
     """
-    replaced: dict[str, pd.Series] = {}
+    believed = {}
     for name in meters:
-        highest = frame[name].cummax().ffill().shift()
         last = (before or {}).get(name)
-        if last is not None and is_before(last.at, frame.index[0]):
-            highest = highest.fillna(last.value)
-        negative = (frame[name] < 0) & (highest >= 0)
-        if negative.any():
-            first = frame.index[negative.to_numpy()][0]
-            warn(
-                f"{source}: the meter {name!r} reads {frame[name][first]:g} at {first}; {int(negative.sum())} readings "
-                "below zero are taken as missing"
-            )
-            replaced[name] = frame[name].mask(negative)
-    frame = frame.assign(**replaced) if replaced else frame
-    rises = increments(frame, meters, before, freq)
-    clean = without_spikes(rises, source, rises=meters, **compared)
+        readings = _without_negative(frame[name], last, source)
+        usual = earlier[name].dropna().to_numpy() if earlier is not None and name in earlier else np.empty(0)
+        believed[name] = _without_strays(readings, last, freq, usual, source)
+    frame = frame.assign(**believed)
+    raw = increments(frame, meters, before, freq)
+    rises = without_spikes(raw, source, earlier=earlier, deviation=deviation, rises=meters)
+    frame = rises.assign(**{name: frame[name] for name in meters})
     for name in meters:
-        absurd = rises[name].notna() & clean[name].isna()
-        replaced[name] = frame[name].mask(absurd & ~absurd.shift(fill_value=False))
-    return clean.assign(**replaced) if meters else clean
+        absurd = np.flatnonzero(raw[name].notna() & rises[name].isna())
+        if not len(absurd):
+            continue
+        first = absurd[-1]
+        if len(absurd) > 1 and absurd[-2] == first - 1:
+            first -= 1  # two rows can be one spike
+        since = frame[name].iloc[first:].dropna()
+        rows, _ = _readings(frame[name], (before or {}).get(name), freq)
+        gap = first - rows[rows < first][-1]  # who has waited for a level to be confirmed has none that comes later
+        if (len(since) <= SPIKE_ROWS or since.nunique() == 1) and gap <= _rows_apart(frame[name]):
+            for table in (frame, rises):
+                table[name] = table[name].where(np.arange(len(frame)) < first)
+    return frame, rises
+
+
+def _without_negative(readings: pd.Series, last: LastReading | None, source: str) -> pd.Series:
+    """``readings`` without those below zero of a meter that had one above: it starts at zero."""
+    highest = readings.cummax().ffill().shift()
+    if last is not None and is_before(last.at, readings.index[0]):
+        highest = highest.fillna(last.value)
+    negative = (readings < 0) & (highest >= 0)
+    if not negative.any():
+        return readings
+    first = readings.index[negative.to_numpy()][0]
+    warn(
+        f"{source}: the meter {readings.name!r} reads {readings[first]:g} at {first}; {int(negative.sum())} readings "
+        "below zero are taken as missing"
+    )
+    return readings.mask(negative)
+
+
+def _without_strays(
+    series: pd.Series, last: LastReading | None, freq: str | None, usual: np.ndarray, source: str
+) -> pd.Series:
+    """``series`` without the readings that :func:`_strays` finds, which a warning counts."""
+    rows, readings = _readings(series, last, freq)
+    stray = _strays(rows, readings, usual)
+    if not stray.any():
+        return series
+    found = rows[stray]
+    place = int(np.flatnonzero(stray)[0])
+    around = readings[:place][~stray[:place]][-1], readings[place:][~stray[place:]][0]
+    count = "is taken as missing" if len(found) == 1 else f"and {len(found) - 1:,} more like it are taken as missing"
+    warn(
+        f"{source}: the meter {series.name!r} reads {readings[place]:g} at {series.index[found[0]]}, between "
+        f"{around[0]:.10g} and {around[1]:.10g}, from one of which to the other it rises as usual; it {count}"
+    )
+    return series.mask(np.isin(np.arange(len(series)), found))
+
+
+def _strays(rows: np.ndarray, readings: np.ndarray, usual: np.ndarray) -> np.ndarray:
+    """Which of the ``readings`` ``(n,)`` in these ``rows`` do not fit those before and after them.
+
+    From the one before to the one after them the meter rises as it usually does, by little beside how far away they
+    are, and it reaches and leaves them by a fall, or by more than ``UNUSUAL`` times what it usually rises by. They are
+    ``STRAYS`` at most, or one lower value all the time. What is usual are the ``usual`` rises per row, those before
+    these readings, and those of these readings themselves that lead to or from no such stretch.
+    """
+    stray = np.zeros(len(readings), dtype=bool)
+    rate = np.diff(readings) / np.diff(rows)
+    falls = np.flatnonzero(rate < 0)
+    if not len(falls):
+        return stray
+
+    def fit(first: int, after: int) -> bool:
+        rise, other = readings[after] - readings[first], readings[first + 1 : after]
+        away = readings[first] - other[0] if other[0] < readings[first] else other[0] - readings[after]
+        stands = other[0] < readings[first] and not np.diff(other).any()
+        return 0 <= rise <= CLOSE * away and (len(other) <= STRAYS or stands)
+
+    plain = rate >= 0
+    for fall in falls:
+        stop = np.searchsorted(rows, rows[fall] + LONGEST_GAP, "right")
+        back = fall + 1 + np.flatnonzero(readings[fall + 1 : stop] >= readings[fall])[:1]
+        begin = np.searchsorted(rows, rows[fall + 1] - LONGEST_GAP)
+        before = begin + np.flatnonzero(readings[begin:fall] <= readings[fall + 1])[-1:]
+        plain[[after - 1 for after in back if fit(fall, after)]] = False
+        plain[[first for first in before if fit(first, fall + 1)]] = False
+    known = np.concatenate([usual, rate[plain]])
+    if len(known) < FEWEST:
+        return stray
+    rank = max(3, len(known) // 1000) + 1
+    most = UNUSUAL * np.partition(known, -rank)[-rank]
+    odd = (rate < 0) | (rate > most)
+    found = []
+    for first in np.flatnonzero(odd):
+        stop = np.searchsorted(rows, rows[first] + LONGEST_GAP, "right")
+        risen = readings[first + 2 : stop] - readings[first]
+        after = first + 2 + np.flatnonzero((risen >= 0) & (risen <= most * (rows[first + 2 : stop] - rows[first])))[:1]
+        found += [(int(end - first), int(first)) for end in after if odd[end - 1] and fit(first, end)]
+    for length, first in sorted(found):  # the shorter a stretch, the likelier it is a fault
+        if not stray[first : first + length + 1].any():
+            stray[first + 1 : first + length] = True
+    return stray
 
 
 def meters_of(model: ForecastModel, names: Sequence[str]) -> list[str]:

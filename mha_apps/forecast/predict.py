@@ -25,17 +25,18 @@ from .faults import named, rows_since, since_unit_change, warn_of_silence, witho
 from .inputs import Inputs
 from .limits import (
     LastReading,
-    believed,
     increments,
+    increments_of_believed,
     is_before,
     last_readings,
     meters_of,
     ranges,
     readings_of,
+    warn_of_bounds,
     warn_of_losses,
     warn_of_silent_meters,
 )
-from .meters import readings, since_origin
+from .meters import readings, since_origin, spread
 from .model import ForecastModel, load_folder
 from .plot import plot_forecast, rows_before, safe_names, save_each
 from .reading.series import NoStepError
@@ -164,7 +165,7 @@ def rows_of(
     usual = _seen(model)
     plain = [name for name in doubted if name in usual.index and name not in meters]
     clean = without_sentinels(frame[plain], usual, source)
-    clean = believed(
+    clean, rises = increments_of_believed(
         frame[doubted].assign(**clean) if clean is not None else frame[doubted],
         [name for name in meters if name in doubted],
         source,
@@ -173,12 +174,16 @@ def rows_of(
         earlier=tail[tail.index < frame.index[0]] if same else tail,
         deviation=usual["deviation"].reindex(doubted, fill_value=0.0).to_numpy(),
     )
-    frame = frame.assign(**clean) if len(trusted) else clean
+    read = frame.assign(**clean) if len(trusted) else clean
     for name in meters:
-        warn_of_losses(frame[name], source)
+        warn_of_losses(read[name], source)
     # A meter that reads nothing here goes on from what training saw.
-    last = {name: known[name] if np.isnan(each.value) else each for name, each in last_readings(frame, meters).items()}
-    return increments(frame, meters, known, model.frequency), last
+    last = {name: known[name] if np.isnan(each.value) else each for name, each in last_readings(read, meters).items()}
+    if not len(trusted):
+        warn_of_bounds(model, model.covariates.forecast(read), source)
+        return rises, last
+    trusted_meters = [name for name in meters if name in trusted]
+    return increments(read.assign(**rises), trusted_meters, known, model.frequency), last
 
 
 def _seen(model: ForecastModel) -> pd.DataFrame:
@@ -271,9 +276,9 @@ def continued(
         )
     _warn_of_absent(model, frame, source)
     rows, last = rows_of(model, frame, source)
-    warn_of_silent_meters(last, rows.index[-1], source)
     behind = planned(model, frame, source)
     rows, ahead = informed(model, after_tail(model, rows), [behind, ahead_of(model)], given)
+    warn_of_silent_meters(last, rows, source)
     rows = since_unit_change(rows, source, skip=covariates.columns)
     measured = covariates.forecast(rows)
     measured = measured.drop(columns=meters_of(model, list(measured.columns)))
@@ -430,7 +435,8 @@ def as_read(model: ForecastModel, frame: pd.DataFrame, last: dict[str, LastReadi
     read = {}
     for name in meters_of(model, list(frame.columns)):
         rises = frame[name]
-        since = rises.fillna(0.0)[::-1].cumsum()[::-1].shift(-1, fill_value=0.0)
+        since = pd.Series(spread(torch.tensor(rises.to_numpy(dtype=np.float64))).numpy(), frame.index).fillna(0.0)
+        since = since[::-1].cumsum()[::-1].shift(-1, fill_value=0.0)
         read[name] = (known[name].value - since).where(rises.notna())
     return frame.assign(**read) if read else frame
 

@@ -27,6 +27,8 @@ class ForecastRecipe(ReadOptions, TrainingRecipe):
     """
 
     default_budget: ClassVar[tuple[str, float]] = ("steps", 300)
+    naming: ClassVar[tuple[str, ...]] = (*ReadOptions.naming, "min", "max", "counter", "target", "past", "future")
+    valued: ClassVar[tuple[str, ...]] = ("min", "max")
 
     csv: Annotated[Positional[str], tyro.conf.arg(metavar="CSV")]
     """The CSV with a timestamp column and one column per sensor, or `sample` for the embedded weather data."""
@@ -98,8 +100,7 @@ class ForecastRecipe(ReadOptions, TrainingRecipe):
         taken: dict[str, str] = {}
         for flag, name in roles:
             if name in taken:
-                both = f"--{flag}" if taken[name] == flag else f"--{taken[name]} and --{flag}"
-                raise InputError(f"{both}: {name!r} is named twice; a column has one role")
+                raise InputError(f"--{taken[name]} and --{flag}: {name!r} is named twice; a column has one role")
             taken[name] = flag
         for flag in ("min", "max", "counter"):
             for word in getattr(self, flag):

@@ -10,8 +10,8 @@ import pytest
 from mha_apps.errors import InputError, InputWarning
 from mha_apps.forecast import Forecaster, ForecastRecipe, backtest, predict, train
 from mha_apps.forecast.backtest import evaluate
-from mha_apps.forecast.limits import increments, limited
-from mha_apps.forecast.meters import readings
+from mha_apps.forecast.limits import LastReading, increments, increments_of_believed, limited
+from mha_apps.forecast.meters import LONGEST_GAP, readings
 from mha_apps.forecast.predict import as_read, tail_of
 
 LINEAR = {"horizon": 6, "attention": False, "trees": False}
@@ -49,12 +49,22 @@ def test_no_number_of_a_forecast_is_outside_its_bounds():
     assert (inner & values["median"].le(values["hi-80"]) & values["hi-80"].le(values["hi-95"])).all()
 
 
-def test_rises_of_a_meter_count_through_resets_and_not_through_gaps():
-    frame = pd.DataFrame({"meter": [5.0, 7.0, 1.0, 4.0, np.nan, 9.0, 9.5], "other": range(7)})
+def test_rises_of_a_meter_count_through_resets_and_a_gap_has_their_mean_in_the_row_that_ends_it():
+    frame = pd.DataFrame({"meter": [5.0, 7.0, 1.0, 4.0, np.nan, np.nan, 10.0, 10.5], "other": range(8)})
     assert increments(frame, ["meter"])["meter"].tolist() == pytest.approx(
-        [np.nan, 2, 1, 3, np.nan, np.nan, 0.5], nan_ok=True
+        [np.nan, 2, 1, 3, np.nan, np.nan, 2, 0.5], nan_ok=True
     )
-    assert increments(frame, ["meter"])["other"].tolist() == list(range(7))
+    assert increments(frame, ["meter"])["other"].tolist() == list(range(8))
+
+
+@pytest.mark.parametrize(("rows", "rise"), [(LONGEST_GAP, 3.0), (LONGEST_GAP + 1, np.nan)])
+def test_a_rise_over_more_rows_than_tell_of_each_other_is_missing(rows, rise):
+    frame = pd.DataFrame({"meter": np.nan}, pd.date_range("2024-01-01", periods=rows + 2, freq="h"))
+    frame.iloc[[0, rows, rows + 1], 0] = [10.0, 10 + 3.0 * rows, 14 + 3.0 * rows]
+    found = increments(frame, ["meter"])["meter"]
+    assert found.iloc[rows:].tolist() == pytest.approx([rise, 4], nan_ok=True)
+    before = {"meter": LastReading(10.0, frame.index[0])}
+    pd.testing.assert_series_equal(increments(frame.iloc[5:], ["meter"], before, "h")["meter"], found.iloc[5:])
 
 
 def test_a_fall_of_a_meter_that_is_no_new_start_is_missing_and_not_the_whole_reading():
@@ -326,6 +336,184 @@ def test_an_absurd_reading_is_missing_and_neither_a_rise_nor_where_the_forecast_
     assert np.abs(of_meter(fitted.predict()) - plain).max().max() < 6  # the one rise that is not known
     new, _ = told_of(lambda: Forecaster(**LINEAR, counter=("used",)).fit(frame.iloc[:300]).predict(spoiled.iloc[340:]))
     assert np.abs(of_meter(new)["mean"] - plain["mean"]).max() < 8
+
+
+def made_of(readings, **more):
+    """What is believed of these readings, and what they rise by, and what is told."""
+    frame = pd.DataFrame({"meter": readings}, pd.date_range("2024-01-01", periods=len(readings), freq="h"))
+    (read, rises), told = told_of(lambda: increments_of_believed(frame, ["meter"], "plant.csv", **more))
+    return read["meter"].to_numpy(), rises["meter"].to_numpy(), told
+
+
+def counted(rows=400, seed=0):
+    return 1000 + np.round(frame_of(rows, seed)["used"].cumsum().to_numpy(), 2)
+
+
+@pytest.mark.parametrize(
+    ("rows", "values"),
+    [
+        ([200], 0.0),
+        ([398], 0.0),  # the last reading is good
+        ([397, 398], 0.0),
+        ([20, 90, 91, 150, 200, 333], 0.0),  # each has its like, and all are faults
+        (list(range(0, 400, 10))[1:], 0.0),
+        (list(range(150, 210)), 0.0),  # a transmission that failed for days
+        ([200], 900.0),
+        ([200, 201, 202], [10.0, 0.0, 700.0]),
+        ([200, 201], [1e9, 0.0]),
+        ([200, 201, 300], 99999999.0),
+        ([398, 399], 99999999.0),
+        (list(range(390, 400)), 99999999.0),
+    ],
+)
+def test_readings_that_those_before_and_after_contradict_are_missing_and_all_others_stay(rows, values):
+    readings = counted()
+    spoiled = readings.copy()
+    spoiled[rows] = values
+    read, rises, told = made_of(spoiled)
+    expected = readings.copy()
+    expected[rows] = np.nan
+    np.testing.assert_array_equal(read, expected)
+    assert len(told) == 1
+    assert "meter" in told[0]
+    assert np.nanmax(rises) <= np.diff(readings).max() + 1e-9
+    last = np.flatnonzero(np.isfinite(expected))[-1]
+    counted_rows = pd.Series(rises[1 : last + 1]).bfill()  # every row between two readings has their mean
+    assert counted_rows.sum() == pytest.approx(readings[last] - readings[0])
+
+
+def fresh(kind):
+    readings, rise = counted(), np.diff(counted(), prepend=1000)
+    if kind == "from zero":
+        readings[300:] = rise[300:].cumsum()
+    elif kind == "from zero in the last row":
+        readings[-1] = 0.0
+    elif kind == "daily":
+        readings = np.concatenate([each.cumsum() for each in rise[:384].reshape(-1, 24)])
+    elif kind == "rollover":
+        readings = readings % 200
+    elif kind == "rain, emptied daily":
+        rng = np.random.default_rng(0)
+        rain = np.where(rng.random(960) < 0.06, rng.gamma(1.0, 3.0, 960), 0.0)
+        readings = np.concatenate([each.cumsum() for each in rain.reshape(-1, 24)])
+    return readings
+
+
+@pytest.mark.parametrize("kind", ["from zero", "from zero in the last row", "daily", "rollover", "rain, emptied daily"])
+def test_a_reset_is_believed_however_often_it_comes(kind):
+    readings = fresh(kind)
+    read, rises, told = made_of(readings)
+    assert told == []
+    np.testing.assert_array_equal(read, readings)
+    expected = np.where(np.diff(readings) < 0, readings[1:], np.diff(readings))
+    np.testing.assert_allclose(rises[1:], expected)
+
+
+@pytest.mark.parametrize("by", [500_000.0, -1100.0, -600.0])
+def test_the_readings_of_another_device_stay_and_only_the_rise_to_them_is_missing(by):
+    readings = counted()
+    readings[300:] += by
+    read, rises, told = made_of(readings)
+    np.testing.assert_array_equal(read, readings)
+    np.testing.assert_allclose(np.delete(rises[1:], 299), np.delete(np.diff(readings), 299))
+    assert np.isnan(rises[300])
+    assert len(told) == (by != -600.0)  # a fall to more than half is told by warn_of_losses
+
+
+def test_a_zero_in_the_row_before_the_last_does_not_move_where_the_forecast_starts():
+    frame = metered(frame_of(), resets=()).assign(used=lambda frame: frame["used"] + 1000)
+    spoiled = frame.copy()
+    spoiled.iloc[-2, 1] = 0.0
+    plain = Forecaster(**LINEAR, counter=("used",)).fit(frame)
+    fitted, told = told_of(lambda: Forecaster(**LINEAR, counter=("used",)).fit(spoiled))
+    assert any("'used' reads 0 at" in each for each in told)
+    found, _ = told_of(lambda: plain.predict(spoiled.iloc[340:]))
+    for table in (fitted.predict(), found):
+        assert np.abs(of_meter(table) - of_meter(plain.predict())).max().max() < 4  # one rise is known less exactly
+
+
+def test_a_level_that_comes_back_after_a_zero_is_believed_when_rows_come_one_by_one():
+    frame = metered(frame_of(406), resets=()).assign(used=lambda frame: frame["used"] + 1000)
+    frame.iloc[401, 1] = 0.0
+    fitted = Forecaster(**LINEAR, counter=("used",)).fit(frame.iloc[:400])
+    for row in range(400, 406):
+        told_of(lambda row=row: fitted.update(frame.iloc[row : row + 1]))
+    assert of_meter(fitted.predict())["mean"].iloc[0] == pytest.approx(frame["used"].iloc[405], abs=6)
+
+
+def test_values_of_new_rows_beyond_a_bound_are_told_as_those_of_the_training_are():
+    frame = metered(frame_of(), resets=())
+    fitted = Forecaster(**LINEAR, counter=("used",), max=("used=750",)).fit(frame.iloc[:300])
+    _, told = told_of(lambda: fitted.predict(frame))
+    above = int((frame["used"] > 750).sum())
+    assert any(f"{above} of 400 values of 'used' are above --max 750" in each for each in told)
+    _, told = told_of(lambda: fitted.predict(frame.iloc[:300]))
+    assert told == []
+
+
+def every_second(rows=1500):
+    """A sensor of every half hour beside a meter that is read every hour, and what that would read in between."""
+    rng = np.random.default_rng(2)
+    index = pd.date_range("2024-01-01", periods=rows, freq="30min")
+    daily = np.sin(2 * np.pi * np.arange(rows) / 48)
+    truth = 1000 + np.maximum(1 + 0.8 * daily + 0.3 * rng.normal(size=rows), 0).cumsum()
+    other = 15 + 5 * daily + rng.normal(size=rows)
+    return pd.DataFrame({"other": other, "used": np.where(np.arange(rows) % 2 == 0, truth, np.nan)}, index), truth
+
+
+@pytest.mark.parametrize("columns", [["other", "used"], ["used"]])
+def test_a_meter_that_is_read_in_every_second_row_is_forecast_with_intervals_that_hold(columns):
+    frame, truth = every_second()
+    flags = LINEAR | {"horizon": 12}
+    fitted, told = told_of(lambda: Forecaster(**flags, counter=("used",)).fit(frame[columns].iloc[:1200]))
+    assert all("windows of 12 rows" in each for each in told)
+    inside, gaps = [], []
+    for end in range(1200, 1488, 5):
+        table, told = told_of(lambda end=end: fitted.predict(frame[columns].iloc[end - 200 : end]))
+        assert told == []  # the last row has no reading in half of these tables, as is usual
+        found, came = of_meter(table), truth[end : end + 12]
+        read = np.arange(end, end + 12) % 2 == 0
+        inside.append(((found["lo-80"] <= came) & (came <= found["hi-80"]))[read])
+        gaps.append((found["mean"] - came)[read])
+    assert np.mean(inside) == pytest.approx(0.8, abs=0.1)
+    assert np.abs(np.mean(gaps)) < 0.3
+    assert np.sqrt(np.mean(np.square(gaps))) < 2.5
+
+
+def test_a_meter_that_misses_a_reading_it_usually_has_is_told():
+    frame, _ = every_second(400)
+    fitted = Forecaster(**LINEAR, counter=("used",)).fit(frame)
+    late = frame.copy()
+    late.iloc[-3:, 1] = np.nan
+    _, told = told_of(lambda: fitted.predict(late))
+    assert any(f"'used' was last read at {frame.index[396]}" in each for each in told)
+
+
+def test_a_meter_whose_readings_are_too_far_apart_is_named_and_so_is_the_remedy():
+    frame = frame_of()
+    frame["used"] = frame["used"].cumsum().where(np.arange(400) % 120 == 0)
+    why = r"--counter used: it has 4 readings, none within 96 rows of another, so nothing tells .* --freq, such as"
+    with pytest.raises(InputError, match=why):
+        limited_to(frame[["used"]], counter=("used",))
+    assert len(limited_to(frame, counter=("used",))) == 1
+    with pytest.warns(InputWarning, match="no forecast is made of it"):
+        kept, _ = limited(frame, ForecastRecipe(csv="", counter=("used",), min=("humidity=0",)), "plant.csv")
+    assert list(kept) == ["humidity"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"counter": ("used", "used")}, "--counter: 'used' is named twice; name it once"),
+        ({"target": ("used", "used")}, "--target: 'used' is named twice"),
+        ({"future": ("used", "used")}, "--future: 'used' is named twice"),
+        ({"min": ("used=0", "used=1")}, "--min: 'used' is named twice; give one value"),
+        ({"max": ("8", "9")}, "--max: every sensor has two values; give one value"),
+    ],
+)
+def test_a_name_that_an_option_has_twice_is_refused(flags, message):
+    with pytest.raises(InputError, match=message):
+        Forecaster(**LINEAR, **flags).fit(frame_of())
 
 
 def test_a_reset_in_the_last_rows_is_no_spike():

@@ -10,7 +10,7 @@ from scipy.stats import norm
 
 from mha_apps.forecast import Forecaster
 from mha_apps.forecast.limits import increments
-from mha_apps.forecast.meters import risen, since_origin
+from mha_apps.forecast.meters import LONGEST_GAP, risen, since_origin, summed
 from mha_apps.forecast.model import LEVELS
 from mha_apps.forecast.windows import Scaler
 
@@ -52,16 +52,44 @@ def test_the_first_step_is_the_rise_itself_and_a_skewed_sum_has_its_median_below
     np.testing.assert_allclose(ours[:, 3], np.median(sums, 0), rtol=0.02)
 
 
-def test_a_row_that_is_not_known_is_left_out_of_both_sums():
+def test_a_row_that_nothing_tells_of_is_left_out_of_both_sums():
     model, inputs = a_meter_beside_a_sensor()
-    rises = np.array([1.0, np.nan, 4.0])
+    gap = LONGEST_GAP + 1
+    rises = np.concatenate([[1.0], np.full(gap, np.nan), [4.0]])
     target = standardised(inputs, rises[:, None])[..., 0]
     come = inputs.scaler.backward(risen(model, inputs, target).numpy(), axis=0)[0]
-    np.testing.assert_allclose(come, [1.0, np.nan, 5.0])
-    forecast = standardised(inputs, np.outer([1.0, 2.0, 3.0], [1.0, 0.2, 0.5, 1.0, 1.5, 1.8]))
-    some = since_origin(model, inputs, forecast, torch.isfinite(target))
-    short = since_origin(model, inputs, forecast[:, [0, 2]])
-    torch.testing.assert_close(some[0, [0, 2]], short[0])
+    np.testing.assert_allclose(come[[0, -1]], [1.0, 5.0])
+    assert np.isnan(come[1:-1]).all()
+    steps = np.linspace(1.0, 3.0, gap + 2)
+    forecast = standardised(inputs, np.outer(steps, [1.0, 0.2, 0.5, 1.0, 1.5, 1.8]))
+    some = since_origin(model, inputs, forecast, target)
+    short = since_origin(model, inputs, forecast[:, [0, -1]])
+    torch.testing.assert_close(some[0, [0, -1]], short[0])
+
+
+def test_rows_between_two_readings_count_with_the_mean_that_the_later_one_tells_of():
+    model, inputs = a_meter_beside_a_sensor()
+    target = standardised(inputs, np.array([1.0, np.nan, np.nan, 4.0, 2.0, np.nan])[:, None])[..., 0]
+    come = inputs.scaler.backward(risen(model, inputs, target).numpy(), axis=0)[0]
+    np.testing.assert_allclose(come, [1.0, np.nan, np.nan, 13.0, 15.0, np.nan])
+    forecast = standardised(inputs, np.outer(np.arange(1.0, 7), [1.0, 0.2, 0.5, 1.0, 1.5, 1.8]))
+    told = since_origin(model, inputs, forecast, target)
+    torch.testing.assert_close(told[0, :5], since_origin(model, inputs, forecast)[0, :5])
+
+
+def test_what_was_read_later_is_in_no_window_and_sums_are_those_of_the_readings():
+    rng = np.random.default_rng(0)
+    total = rng.gamma(2.0, size=60).cumsum()
+    every = pd.DataFrame({"m": total}, pd.date_range("2024-01-01", periods=60, freq="30min"))
+    some = every.where(rng.random(every.shape) < 0.4)
+    some.iloc[0] = every.iloc[0]
+    rises = increments(some, ["m"])["m"]
+    read = some["m"].notna().to_numpy()[1:]
+    assert (rises.notna().to_numpy()[1:] == read).all()
+    found = summed(torch.tensor(rises.to_numpy()[1:])).numpy()
+    np.testing.assert_allclose(found[read], total[1:][read] - total[0])
+    for end in (20, 37, 59):  # what is known then is what a table that ends there tells
+        pd.testing.assert_series_equal(increments(some.iloc[:end], ["m"])["m"], rises.iloc[:end])
 
 
 def household(rows, meters, rng):

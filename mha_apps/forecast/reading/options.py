@@ -6,7 +6,7 @@ Nothing here imports pandas, so that the command line can show its help at once.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from mha_apps.errors import InputError
 
@@ -14,6 +14,11 @@ from mha_apps.errors import InputError
 @dataclass(kw_only=True)
 class ReadOptions:
     """How to read sensor data. Every field has a default that lets the data decide."""
+
+    naming: ClassVar[tuple[str, ...]] = ("time", "columns", "series")
+    """Fields that list names, none of which may be there twice."""
+    valued: ClassVar[tuple[str, ...]] = ()
+    """Those of them that list values, NAME=VALUE for one name."""
 
     tz: str | None = None
     """Time zone of the clock that wrote the times, such as Europe/Berlin. Times that already carry a zone are
@@ -52,6 +57,14 @@ class ReadOptions:
         for name in ("tz", "freq", "time_format", "delimiter", "encoding"):
             if getattr(self, name) == "":
                 raise InputError(f"--{name.replace('_', '-')} '': is empty; give a value, or leave it out")
+        for field in self.naming:
+            valued, known = field in self.valued, set()
+            for word in getattr(self, field):
+                name = word.rpartition("=")[0] if valued else word
+                if name in known:
+                    what = f"{name!r} is named twice" if name or not valued else "every sensor has two values"
+                    raise InputError(f"--{field}: {what}; {'give one value' if valued else 'name it once'}")
+                known.add(name)
         for name, allowed in (
             ("aggregate", (None, "mean", "sum", "last")),
             ("duplicates", ("last", "first", "mean")),
