@@ -36,14 +36,16 @@ from .predict import (
     in_zone,
     known_of,
     load_model,
+    load_rows,
     rows_of,
     tail_of,
+    times_in,
     to_long,
 )
 from .recipe import ForecastRecipe
 from .report import write_report
 from .sample import resolve
-from .trainer import align, load_frame, make_inputs
+from .trainer import align, make_inputs
 from .trees import MOST_ROWS, Trees
 from .windows import centre
 
@@ -112,7 +114,7 @@ def examine(
             f"{source}: the data of the run is not there any more; say where it is, as backtest RUN CSV does"
         )
     with collected() as told:
-        frame = in_zone(model, load_frame(source, recipe))
+        frame = in_zone(model, load_rows(run, model, source), source)
         frame, start = _rows_to_score(run, model, frame, source, told=csv is None)
     whole = after_tail(model, frame)
     result = evaluate(model, whole, start + len(whole) - len(frame), trees=trees)
@@ -160,9 +162,10 @@ def evaluate(model: ForecastModel, frame: pd.DataFrame, start: int, *, trees: bo
     """Backtest ``model`` on every origin from row ``start`` of ``frame`` on; observed truths only."""
     # What came before is seen as training saw it; a unit that changes later is not known yet.
     before = since_unit_change(frame.iloc[:start], skip=model.covariates.columns)
-    frame = align(model, pd.concat([before, frame.iloc[start:]]).asfreq(frame.index.freq))
+    frame = align(model, pd.concat([before, frame.iloc[start:]]).asfreq(frame.index.freq or model.step))
     inputs = make_inputs(model, frame)
     frame = model.covariates.forecast(frame)
+    frame = frame.set_axis(times_in(model, frame.index, model.zone))
     names, horizon = list(frame.columns), model.horizon
     # The forecasts of the last origins before the block come true inside it; the intervals learn from them.
     lead = min(start, horizon)

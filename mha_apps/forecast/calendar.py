@@ -13,8 +13,25 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
+from pandas.tseries import offsets
+from pandas.tseries.offsets import BaseOffset
 
-__all__ = ["CYCLES", "Cycle", "choose", "encode", "extend", "step_of"]
+from .reading.grid import name_of, offset_of
+from .reading.zones import put_back
+
+__all__ = [
+    "CYCLES",
+    "Cycle",
+    "by_clock",
+    "choose",
+    "elapses",
+    "encode",
+    "extend",
+    "offset_of",
+    "on_clock",
+    "step_name",
+    "step_of",
+]
 
 DAY = 86_400.0
 
@@ -76,6 +93,46 @@ def step_of(index: pd.DatetimeIndex) -> float:
         return DAY
     stamps = index.as_unit("ns").asi8
     return float(np.median(np.diff(stamps))) / 1e9
+
+
+def elapses(step: BaseOffset) -> bool:
+    """Whether a step is a span of time, as minutes are, and none of the calendar, as days are, of 23 hours too."""
+    return isinstance(step, offsets.Tick) and not isinstance(step, offsets.Day)
+
+
+def on_clock(index: pd.DatetimeIndex) -> pd.DatetimeIndex:
+    """Times of a zone as its clock shows them, one that the clock skips where it would have been."""
+    told = put_back(index.as_unit("us").asi8, index.tz_localize(None).as_unit("us").asi8)
+    return pd.DatetimeIndex(told.view("datetime64[us]"), name=index.name).as_unit(index.unit)
+
+
+def by_clock(index: pd.DatetimeIndex) -> pd.DatetimeIndex | None:
+    """Times of a zone as its clock shows them, without the zone, where that is how they are regular; else None.
+
+    Days, weeks and months are, and hours that stay where they are on the clock when it changes. Without the zone each
+    is a step after the one before, and exists once; a time that the clock skips, for which the next one stands in
+    ``index``, is back in its place. :func:`mha_apps.forecast.reading.zones.at_first` is the way back.
+    """
+    if index.tz is None or (index.freq is not None and elapses(index.freq)):
+        return None
+    told, utc = on_clock(index), index.asi8
+    freq = index.freq if index.freq is not None or len(told) < 3 else pd.infer_freq(told)
+    if freq is None or (index.freq is None and elapses(offset_of(freq)) and len(np.unique(np.diff(utc))) == 1):
+        return None
+    return pd.DatetimeIndex(told, freq=freq)
+
+
+def step_name(index: pd.DatetimeIndex) -> str | None:
+    """The name of the step of ``index``, of which :func:`offset_of` makes it again; None where there is none."""
+    step = index.freq if index.freq is not None else pd.infer_freq(index) if len(index) > 2 else None
+    if step is None:
+        return None
+    name = step if isinstance(step, str) else name_of(step)
+    try:
+        offset_of(name)
+    except ValueError:
+        return None
+    return name
 
 
 def choose(step: float, rows: int) -> list[str]:

@@ -17,7 +17,7 @@ import pandas as pd
 from mha_apps.errors import InputError, nearest, warn
 
 from .attributes import read_static
-from .calendar import step_of
+from .calendar import by_clock, step_of
 from .faults import named, times_shown, without_sentinels, without_spikes
 from .recipe import ForecastRecipe
 
@@ -233,12 +233,14 @@ class Roles:
         ahead: the future covariates in the rows after it; None without any.
         covariates: the names.
         static: attributes ``(described, attributes)`` float32; None without any.
+        zone: of the times; that of ``frame`` has none where the rows are regular by its clock.
     """
 
     frame: pd.DataFrame
     ahead: pd.DataFrame | None
     covariates: Covariates
     static: np.ndarray | None = None
+    zone: str | None = None
 
     @property
     def series(self) -> list[str]:
@@ -267,6 +269,9 @@ def assign(frame: pd.DataFrame, recipe: ForecastRecipe, source: str) -> Roles:
         InputError: a column is not there or nothing is left to forecast; the country or the attributes cannot be used.
     """
     frame = frame.rename(columns=str)
+    index = pd.DatetimeIndex(frame.index)
+    if (wall := by_clock(index)) is not None:
+        frame = frame.set_axis(wall)
     names = list(frame.columns)
     for flag in ("target", "past", "future"):
         for name in getattr(recipe, flag):
@@ -311,7 +316,7 @@ def assign(frame: pd.DataFrame, recipe: ForecastRecipe, source: str) -> Roles:
         if ahead is not None:
             ahead = weighed(ahead, seen(frame[list(covariates.future)]), source)
     warn_of_early_end(ahead, recipe.horizon, source)
-    return Roles(frame, ahead, covariates, static)
+    return Roles(frame, ahead, covariates, static, None if index.tz is None else str(index.tz))
 
 
 def seen(frame: pd.DataFrame) -> pd.DataFrame:

@@ -331,7 +331,7 @@ def feeds(
     for table, known in zip(tables, later, strict=True):
         frame = in_zone(model, to_wide(table))
         frame = check_frame(model, frame[known_of(model, frame, "the frame")], "the frame")
-        rises = increments(frame, meters_of(model, list(frame.columns)), readings_of(model), model.frequency)
+        rises = increments(frame, meters_of(model, list(frame.columns)), readings_of(model), model.step)
         rows.append((rises, None if known is None else load_future(model, in_zone(model, to_wide(known)), "ahead")))
     return _arrays(model, rows)
 
@@ -341,13 +341,13 @@ def _arrays(model: ForecastModel, rows: list[tuple[pd.DataFrame, pd.DataFrame | 
     covariates, future = model.covariates, whole_patches(model.horizon, model.patch)
     found: dict[str, list[np.ndarray]] = {"past": []}
     for frame, ahead in rows:
-        before = pd.date_range(end=frame.index[-1], periods=model.look_back, freq=model.frequency)
+        before = pd.date_range(end=frame.index[-1], periods=model.look_back, freq=model.step)
         found["past"].append(frame.reindex(index=before, columns=model.series).to_numpy(dtype=np.float64).T)
         if model.cycles:
             waves, bins = encode(before.append(extend(before, future)), model.cycles)
             found.setdefault("waves", []).append(waves)
             found.setdefault("bins", []).append(bins)
-        earlier = pd.date_range(end=before[-1], periods=model.look_back + LATEST, freq=model.frequency)
+        earlier = pd.date_range(end=before[-1], periods=model.look_back + LATEST, freq=model.step)
         known = covariates.at(ahead, extend(earlier, model.horizon), "the covariates")
         table, past = covariates.table(frame.reindex(earlier), known).T, len(covariates.past)
         if past:
@@ -369,7 +369,8 @@ def _write_onnx(graph: OnnxForecaster, path: Path) -> float:
     written = onnx.load(path)
     facts = {
         "series": model.series, "look_back": model.look_back, "horizon": model.horizon, "cycles": model.cycles,
-        "frequency": model.frequency, "zone": model.zone, "levels": LEVELS, "future": graph.future,
+        "frequency": model.frequency, "zone": model.zone, "by_clock": model.by_clock, "levels": LEVELS,
+        "future": graph.future,
         "meters": meters_of(model, model.series), "past_covariates": model.covariates.past,
         "future_covariates": model.covariates.names[len(model.covariates.past) :],
     }  # fmt: skip
@@ -493,14 +494,21 @@ def _inputs(model: ForecastModel) -> str:
     return "".join(f"\n{textwrap.fill(paragraph, 120, break_on_hyphens=False)}\n" for paragraph in told)
 
 
+def _step(model: ForecastModel) -> str:
+    """The step of the rows in Python."""
+    months = model.frequency.removeprefix("months=")
+    return json.dumps(model.frequency) if months == model.frequency else f"pd.DateOffset(months={months})"
+
+
 def _use(model: ForecastModel) -> str:
     """Python that forecasts after the last rows of the training, with what is known ahead where that is needed."""
     future, ahead, given = model.covariates.future, "", ""
     if future:
         latest = tail_of(model)[list(future)].ffill().iloc[-1].fillna(0.0)
         values = "\n".join(f"    {json.dumps(name, ensure_ascii=False)}: {float(latest[name])!r}," for name in future)
-        step = json.dumps(model.frequency)
-        times = f"pd.date_range(rows.index[-1], periods={model.horizon + 1}, freq={step})[1:]"
+        clock = ".tz_localize(None)" if model.by_clock else ""  # where each day has its time
+        end = f"rows.index[-1]{clock}"
+        times = f"pd.date_range({end}, periods={model.horizon + 1}, freq={_step(model)})[1:]"
         ahead = f"""
 times = {times}
 known = {{  # as measured last; what you know of each of the times goes here
@@ -538,9 +546,9 @@ def _onnx_use(model: ForecastModel) -> str:
 |---|---|---|---|
 {table}
 """
-        last = f'pd.Timestamp("{tail.index[-1]}")' + (f'.tz_convert("{model.zone}")' if model.zone else "")
+        last = f'pd.Timestamp("{tail.index[-1]}")' + (f'.tz_convert("{model.zone}")' if tail.index.tz else "")
         phases = "\n".join(f"    {'hour' if name == 'hour' else FORMULAS[name]}," for name in cycles)
-        step = json.dumps(model.frequency)
+        step = _step(model)
         code = f"""end = {last}  # the time of its last row
 
 t = pd.date_range(end=end, periods={model.look_back}, freq={step})

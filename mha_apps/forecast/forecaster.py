@@ -18,6 +18,7 @@ from mha_apps.training import Run
 from mha_apps.training.clock import counting_from
 
 from .backtest import Backtest, evaluate, first_unseen
+from .calendar import on_clock
 from .covariates import assign
 from .limits import keep_readings, later, readings_of, warn_of_silent_meters
 from .model import ForecastModel, load_folder
@@ -34,7 +35,9 @@ from .predict import (
     planned,
     rows_of,
     tail_of,
+    times_in,
 )
+from .reading.zones import at_first
 from .recipe import ForecastRecipe
 from .trainer import checked, follow_rows, keep_tail, prepare
 
@@ -195,7 +198,7 @@ class Forecaster(BaseEstimator):
         if (new.index.tz is None) != (tail.index.tz is None):
             raise InputError("the frame: it has a time zone and the rows that were fitted have none, or the reverse")
         whole = new[names].combine_first(tail)[names]
-        grid = pd.date_range(whole.index[0], whole.index[-1], freq=model.frequency)
+        grid = pd.date_range(whole.index[0], whole.index[-1], freq=model.step)
         off = whole.index.difference(grid)
         if len(off):
             raise InputError(f"the frame: {off[0]} is off the grid of the rows that were fitted; resample it first")
@@ -281,7 +284,7 @@ def predict_frame(
     given = None if future is None else (load_future(model, in_zone(model, to_wide(future)), "future"), "future")
     if frame is None:
         rows, ahead = informed(model, tail_of(model), [ahead_of(model)], given)
-        return forecast_of(model, History(rows, ahead=ahead), levels=levels)
+        return forecast_of(model, History(rows, ahead=ahead, zone=model.zone), levels=levels)
     model = copy.deepcopy(model)
     return forecast_of(model, continued(model, to_wide(frame), "the frame", given), levels=levels)
 
@@ -289,7 +292,8 @@ def predict_frame(
 def last_rows(model: ForecastModel) -> pd.DataFrame:
     """The last rows that training was given, as a table that :func:`predict_frame` reads: meters as their readings."""
     rows = tail_of(model)
-    return rows.assign(**as_read(model, rows))
+    rows = rows.assign(**as_read(model, rows))
+    return rows.set_axis(times_in(model, pd.DatetimeIndex(rows.index), model.zone))
 
 
 def to_wide(frame: pd.DataFrame) -> pd.DataFrame:
@@ -323,7 +327,20 @@ def to_wide(frame: pd.DataFrame) -> pd.DataFrame:
             guess = pd.Timedelta(int(steps[counts.argmax()]), "ns")
         regular = frame.asfreq(guess) if guess is not None else frame
         lost = frame.index.difference(regular.index)
-        if len(lost):
+        if len(lost) and (regular := _by_clock(frame)) is None:
             raise InputError(f"the frame: {lost[0]} is off the grid of {guess}; resample it first")
         frame = regular
     return frame
+
+
+def _by_clock(frame: pd.DataFrame) -> pd.DataFrame | None:
+    """``frame``, whose times have a zone, in the steps of its clock, such as days; None where they are in none."""
+    index = frame.index
+    if index.tz is None:
+        return None
+    wall = frame.set_axis(on_clock(index))
+    steps, counts = np.unique(np.diff(wall.index.asi8), return_counts=True)
+    regular = wall.asfreq(pd.infer_freq(wall.index) or pd.Timedelta(int(steps[counts.argmax()]), wall.index.unit))
+    if len(wall.index.difference(regular.index)):
+        return None
+    return regular.set_axis(at_first(regular.index, index.tz))

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
+from pandas.tseries.offsets import BaseOffset
 
 from mha_apps.errors import InputError, nearest, warn
 
@@ -209,8 +210,7 @@ def readings_of(model: ForecastModel) -> dict[str, LastReading]:
     found, places = {}, {name: place for place, name in enumerate(model.series)}
     for name in meters:
         place = places[name]
-        time = pd.Timestamp(int(at[place]), unit="ns", tz="UTC" if model.zone else None)
-        found[name] = LastReading(float(value[place]), time.tz_convert(model.zone) if model.zone else time)
+        found[name] = LastReading(float(value[place]), model.time(int(at[place])))
     return found
 
 
@@ -297,7 +297,10 @@ def counters(words: Sequence[str], names: Sequence[str], source: str) -> list[st
 
 
 def increments(
-    frame: pd.DataFrame, meters: Sequence[str], before: dict[str, LastReading] | None = None, freq: str | None = None
+    frame: pd.DataFrame,
+    meters: Sequence[str],
+    before: dict[str, LastReading] | None = None,
+    freq: str | BaseOffset | None = None,
 ) -> pd.DataFrame:
     """``frame`` with the meters as what they rose by in each row since their reading before.
 
@@ -329,7 +332,7 @@ def increments(
 
 
 def _readings(
-    series: pd.Series, last: LastReading | None = None, freq: str | None = None
+    series: pd.Series, last: LastReading | None = None, freq: str | BaseOffset | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
     """The rows of ``series`` with a reading, and these; first ``last``, in a row below zero, if it is not too old."""
     values = series.to_numpy(dtype=np.float64)
@@ -361,7 +364,7 @@ def increments_of_believed(
     source: str,
     *,
     before: dict[str, LastReading] | None = None,
-    freq: str | None = None,
+    freq: str | BaseOffset | None = None,
     earlier: pd.DataFrame | None = None,
     deviation: np.ndarray | None = None,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -424,7 +427,7 @@ def _without_negative(readings: pd.Series, last: LastReading | None, source: str
 
 
 def _without_strays(
-    series: pd.Series, last: LastReading | None, freq: str | None, usual: np.ndarray, source: str
+    series: pd.Series, last: LastReading | None, freq: str | BaseOffset | None, usual: np.ndarray, source: str
 ) -> pd.Series:
     """``series`` without the readings that :func:`_strays` finds, which a warning counts."""
     rows, readings = _readings(series, last, freq)

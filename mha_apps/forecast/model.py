@@ -20,13 +20,14 @@ import pandas as pd
 import torch
 from einops import rearrange
 from huggingface_hub import PyTorchModelHubMixin
+from pandas.tseries.offsets import BaseOffset
 from safetensors.torch import load_file, load_model, save_file
 from torch import Tensor, nn
 
 from mha_apps.attention import Dilated, Mask, PerHead, TransformerBlock, Window
 from mha_apps.errors import InputError
 
-from .calendar import CYCLES
+from .calendar import CYCLES, offset_of
 from .covariates import Covariates
 from .drivers import count_drivers
 from .linear import blocks_of
@@ -188,8 +189,9 @@ class ForecastModel(nn.Module, PyTorchModelHubMixin):
         look_back, horizon, patch, period: in rows.
         trailing: rows over which windows are centred.
         cycles: calendar cycles.
-        frequency: pandas' name of the sampling step; it and ``zone`` are records for those who load the model.
+        frequency: pandas' name of the sampling step, ``months=1`` for the same day of each month.
         zone: time zone of the training rows, or None.
+        by_clock: the rows are regular on the clock of the zone, as days are; their times are without it here.
         dim, heads, layers, dropout, channels, window: of each attention path.
         far: rows from one token that a far head of them sees to the next, see ``Plan.far``.
         members: how many attention paths are averaged.
@@ -216,6 +218,7 @@ class ForecastModel(nn.Module, PyTorchModelHubMixin):
         frequency: str,
         far: int,
         zone: str | None = None,
+        by_clock: bool = False,
         dim: int = 32,
         heads: int = 4,
         layers: int = 2,
@@ -229,7 +232,7 @@ class ForecastModel(nn.Module, PyTorchModelHubMixin):
         self.covariates = Covariates.from_config(covariates)
         self.series, self.look_back, self.horizon = list(series), look_back, horizon
         self.patch, self.period, self.trailing = patch, period, trailing
-        self.cycles, self.frequency, self.zone = list(cycles), frequency, zone
+        self.cycles, self.frequency, self.zone, self.by_clock = list(cycles), frequency, zone, by_clock
         self.paths = nn.ModuleList(
             AttentionPath(
                 look_back=look_back,
@@ -372,6 +375,17 @@ class ForecastModel(nn.Module, PyTorchModelHubMixin):
         model.artifacts = artifacts
         return model.eval()
 
+    @property
+    def step(self) -> BaseOffset:
+        """From one row to the next."""
+        return offset_of(self.frequency)
+
+    def time(self, nanoseconds: int) -> pd.Timestamp:
+        """A time in ``artifacts`` as those of the rows are; NaT stays."""
+        if self.zone is None or self.by_clock:
+            return pd.Timestamp(nanoseconds, unit="ns")
+        return pd.Timestamp(nanoseconds, unit="ns", tz="UTC").tz_convert(self.zone)
+
     def rows_seen(self, index: pd.DatetimeIndex) -> int:
         """How many of the times in ``index``, which ascend, are not after the last row that the model was fitted on."""
         return int((index.as_unit("ns").asi8 <= int(self.artifacts["known_until"])).sum())
@@ -424,7 +438,7 @@ class ForecastModel(nn.Module, PyTorchModelHubMixin):
             value = getattr(self, name)
             if not isinstance(value, int) or value < least or (most is not None and value > most):
                 raise ValueError(f"config.json gives {name} as {value!r}")
-        pd.date_range("2001-01-01", periods=2, freq=self.frequency, tz=self.zone)
+        pd.date_range("2001-01-01", periods=2, freq=self.step).tz_localize("UTC").tz_convert(self.zone)
 
 
 def load_folder(folder: Path, remedy: str, *, whole: bool = True) -> ForecastModel:

@@ -62,7 +62,7 @@ def plot_forecast(
     """History, median and intervals of one series.
 
     Args:
-        history: observed values up to the origin.
+        history: observed values up to the origin; there may be none.
         forecast: rows of one series with ``ds``, ``median`` and ``lo-``/``hi-`` columns.
         truth: what came, drawn over the forecast.
         title: above the picture.
@@ -83,7 +83,8 @@ def plot_forecast(
     axes.plot(when, forecast["median"].to_numpy(), color=median_colour, linewidth=1.5, label="forecast (median)")
     if truth is not None:
         axes.plot(truth.index, truth.to_numpy(), color=COLOURS[1], linewidth=1.2, label="what came")
-    axes.axvline(_between(history.index[-1], when[0]), color="#999999", linewidth=0.8, linestyle=":")
+    if len(history):
+        axes.axvline(_between(history.index[-1], when[0]), color="#999999", linewidth=0.8, linestyle=":")
     show_times(axes, when.tz)
     # A name may hold a $, which is no formula, and may be wider than the picture.
     axes.set_title(title if len(title) <= 80 else f"{title[:79]}\N{HORIZONTAL ELLIPSIS}", loc="left", parse_math=False)

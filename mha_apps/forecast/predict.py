@@ -12,11 +12,12 @@ import numpy as np
 import pandas as pd
 import torch
 from matplotlib.figure import Figure
+from pandas.tseries.offsets import BaseOffset
 
 from mha_apps.errors import InputError, warn
 from mha_apps.training import Run
 
-from .calendar import extend, step_of
+from .calendar import by_clock, elapses, extend, step_of
 from .conformal import Calibration, as_far_ahead, bounds
 from .covariates import seen, warn_of_early_end, weighed
 from .drivers import LATEST, MOST_BRIDGED
@@ -39,7 +40,9 @@ from .limits import (
 from .meters import readings, since_origin, spread
 from .model import ForecastModel, load_folder
 from .plot import plot_forecast, rows_before, safe_names, save_each
+from .reading.report import seconds
 from .reading.series import NoStepError
+from .reading.zones import at_first
 from .recipe import ForecastRecipe
 from .trainer import HELD_OUT, align, follow_rows, load_frame, make_inputs, needs_all
 
@@ -62,10 +65,7 @@ def load_model(run: Run | str | Path, *, held_out: bool = False) -> tuple[Run, F
 def tail_of(model: ForecastModel) -> pd.DataFrame:
     """The last rows that training was given, as a frame."""
     values = model.artifacts["tail"].numpy()
-    end = pd.Timestamp(int(model.artifacts["tail_end"]), unit="ns", tz="UTC" if model.zone else None)
-    if model.zone:
-        end = end.tz_convert(model.zone)
-    index = pd.date_range(end=end, periods=len(values), freq=model.frequency)
+    index = pd.date_range(end=model.time(int(model.artifacts["tail_end"])), periods=len(values), freq=model.step)
     names = list(model.series)
     if model.covariates.columns:
         values = np.concatenate([values, model.artifacts["tail_around"].numpy()], 1)
@@ -78,34 +78,94 @@ def ahead_of(model: ForecastModel) -> pd.DataFrame | None:
     if "tail_ahead" not in model.artifacts:
         return None
     values = model.artifacts["tail_ahead"].numpy()
-    index = pd.date_range(tail_of(model).index[-1], periods=len(values) + 1, freq=model.frequency)[1:]
+    end = model.time(int(model.artifacts["tail_end"]))
+    index = pd.date_range(end, periods=len(values) + 1, freq=model.step)[1:]
     return pd.DataFrame(values, index=index, columns=list(model.covariates.future))
 
 
-def in_zone(model: ForecastModel, frame: pd.DataFrame) -> pd.DataFrame:
-    """``frame`` on the clock of the rows that ``model`` was trained on, whose hours and days it knows.
+def in_zone(model: ForecastModel, frame: pd.DataFrame, source: str = "the frame") -> pd.DataFrame:
+    """``frame`` on the clock of the rows that ``model`` was trained on, and on their grid.
 
-    It stays as it is where it or they have no zone.
+    Rows beside the grid that go on from the training are moved onto it, by less than half a step, as they would be if
+    one file held them all; that is told. Where they cannot be they stay, which is told too: they have none of the
+    training in their past. A frame stays as it is where its step is another, or where it has a zone and the training
+    none, or the reverse, unless the rows are regular by the clock: then the zone does not matter.
     """
-    if model.zone is None or frame.index.tz is None or str(frame.index.tz) == model.zone:
+    index = pd.DatetimeIndex(frame.index)
+    if not len(index):
         return frame
-    frame = frame.tz_convert(model.zone)
-    grid = pd.date_range(frame.index[0], frame.index[-1], freq=model.frequency)
-    return frame.reindex(grid) if frame.index.isin(grid).all() else frame
+    zone = model.zone or index.tz
+    if index.tz is not None and model.zone is not None and str(index.tz) != model.zone:
+        index = index.tz_convert(model.zone)
+    aware, wanted = index, model.by_clock or (model.zone is None and not elapses(model.step))
+    if wanted and index.tz is not None:
+        wall = by_clock(index)
+        index = index.tz_localize(None) if wall is None else wall
+    frame = frame.set_axis(index)
+    end = model.time(int(model.artifacts["tail_end"]))
+    if (index.tz is None) != (end.tz is None) or not _as_far_apart(model, index):
+        return frame
+    grid = _grid_over(model, index)
+    given = aware.as_unit("ns").asi8
+    places = (at_first(grid, zone) if wanted and aware.tz is not None else grid).as_unit("ns").asi8
+    number = np.searchsorted(places[:-1] + np.diff(places) // 2, given, side="right")
+    off = np.abs(given - places[number])
+    half = np.minimum(np.diff(places)[np.clip(number - 1, 0, None)], np.diff(places)[number.clip(max=len(places) - 2)])
+    if off.any() and index[0] - end > pd.Timedelta(seconds=_step_seconds(model) * model.look_back):
+        return frame  # nothing of the training is in their past
+    if (2 * off >= half).any() or (np.diff(number) < 1).any():
+        warn(
+            f"{source}: its rows lie between those that training saw, so they do not go on from them; resample it to "
+            f"{model.frequency} steps from {grid[0]} on"
+        )
+        return frame
+    if off.any():
+        most = seconds(off.max() / 1e9)
+        warn(f"{source}: {np.count_nonzero(off):,} rows moved onto the steps of the training, by {most} at most")
+    return frame.set_axis(grid[number]).reindex(grid[number[0] : number[-1] + 1])
+
+
+def _as_far_apart(model: ForecastModel, index: pd.DatetimeIndex) -> bool:
+    """Whether times are as far from each other as the rows of the training; a single one is."""
+    return len(index) < 2 or bool(np.isclose(step_of(index), _step_seconds(model), rtol=0.05))
+
+
+def _step_seconds(model: ForecastModel) -> float:
+    return step_of(pd.date_range("2001-01-01", periods=50, freq=model.step))
+
+
+def _grid_over(model: ForecastModel, index: pd.DatetimeIndex) -> pd.DatetimeIndex:
+    """The steps of the training, as far on or back as to hold ``index`` and some more."""
+    step, end, some = model.step, model.time(int(model.artifacts["tail_end"])), 3
+    if elapses(step):
+        length = pd.Timedelta(step)
+        first, last = (index[0] - end) // length - some, (index[-1] - end) // length + some
+        return pd.date_range(end + first * length, periods=last - first + 1, freq=step)
+    later = pd.date_range(end, max(index[-1], end) + some * step, freq=step)
+    back = max(0, round((end - index[0]) / pd.Timedelta(seconds=_step_seconds(model)) * 1.2)) + some
+    grid = pd.date_range(end=end, periods=back + 1, freq=step)[:-1].append(later)
+    first, last = np.searchsorted(grid, index[0]) - some, np.searchsorted(grid, index[-1]) + some
+    return pd.DatetimeIndex(grid[max(0, first) : last], freq=step)
+
+
+def times_in(model: ForecastModel, times: pd.DatetimeIndex, zone: tzinfo | str | None) -> pd.DatetimeIndex:
+    """Times of rows as :func:`in_zone` has them in ``zone``, on whose clock they are read; as they are when None."""
+    if zone is None:
+        return times
+    return (at_first(times, model.zone or zone) if times.tz is None else times).tz_convert(zone)
 
 
 def check_frame(model: ForecastModel, frame: pd.DataFrame, source: str) -> pd.DataFrame:
     """``frame`` if the model can forecast it; InputError where its step is another than in training."""
-    trained = step_of(pd.date_range("2001-01-01", periods=50, freq=model.frequency))
-    if len(frame) > 1 and not np.isclose(step_of(frame.index), trained, rtol=0.05):
+    if not _as_far_apart(model, frame.index):
         raise InputError(
-            f"{source}: its rows are {step_of(frame.index):.10g} s apart, those of the training {trained:.10g} s; "
-            "resample it or train on it"
+            f"{source}: its rows are {step_of(frame.index):.10g} s apart, those of the training "
+            f"{_step_seconds(model):.10g} s; resample it or train on it"
         )
     if frame.empty or frame.shape[1] == 0:
         raise InputError(f"{source}: no numeric column to forecast; name one column per sensor")
     if len(frame) == 1:  # one row has no step of its own
-        index = pd.date_range(frame.index[0], periods=1, freq=model.frequency)
+        index = pd.date_range(frame.index[0], periods=1, freq=model.step)
         frame = frame.set_axis(index) if index[0] == frame.index[0] else frame
     return frame
 
@@ -170,7 +230,7 @@ def rows_of(
         [name for name in meters if name in doubted],
         source,
         before=known,
-        freq=model.frequency,
+        freq=model.step,
         earlier=tail[tail.index < frame.index[0]] if same else tail,
         deviation=usual["deviation"].reindex(doubted, fill_value=0.0).to_numpy(),
     )
@@ -183,7 +243,7 @@ def rows_of(
         warn_of_bounds(model, model.covariates.forecast(read), source)
         return rises, last
     trusted_meters = [name for name in meters if name in trusted]
-    return increments(read.assign(**rises), trusted_meters, known, model.frequency), last
+    return increments(read.assign(**rises), trusted_meters, known, model.step), last
 
 
 def _seen(model: ForecastModel) -> pd.DataFrame:
@@ -213,7 +273,7 @@ def after_tail(model: ForecastModel, frame: pd.DataFrame) -> pd.DataFrame:
         return frame
     before = tail[tail.index < frame.index[0]].reindex(columns=frame.columns)
     joined = pd.concat([before, frame])
-    index = pd.date_range(joined.index[0], joined.index[-1], freq=model.frequency)
+    index = pd.date_range(joined.index[0], joined.index[-1], freq=model.step)
     if len(index) > len(joined) + model.look_back or not joined.index.isin(index).all():
         return frame
     return joined.reindex(index)
@@ -227,13 +287,13 @@ class History:
         rows: what is forecast first, then the covariates.
         last: the last reading of each meter; those at the end of the training when None.
         ahead: the future covariates as far as they are known; None without any.
-        zone: that of the rows as they were given, in which forecasts of them come; None for that of ``rows``.
+        zone: that of the rows as they were given, in which forecasts of them come; None for the times of ``rows``.
     """
 
     rows: pd.DataFrame
     last: dict[str, LastReading] | None = None
     ahead: pd.DataFrame | None = None
-    zone: tzinfo | None = None
+    zone: tzinfo | str | None = None
 
 
 def rows_to_continue(
@@ -247,13 +307,13 @@ def rows_to_continue(
     """
     given = None
     if future is not None:
-        table = in_zone(model, load_rows(run, model, future, columns=()))
+        table = in_zone(model, load_rows(run, model, future, columns=()), str(future))
         given = load_future(model, table, str(future)), str(future)
     if csv is None:
         for told in run.summary().get("warnings", []):
             warn(told)
         rows, ahead = informed(model, tail_of(model), [ahead_of(model)], given)
-        return History(rows, ahead=ahead)
+        return History(rows, ahead=ahead, zone=model.zone)
     return continued(model, load_rows(run, model, csv), str(csv), given)
 
 
@@ -266,7 +326,7 @@ def continued(
     should rest on, and series without any, are named in warnings.
     """
     covariates, zone = model.covariates, pd.DatetimeIndex(frame.index).tz
-    frame = in_zone(model, frame)
+    frame = in_zone(model, frame, source)
     covariates.require_history(frame, model.series, source)
     unknown = [name for name in covariates.series(frame) if name not in model.series]
     if unknown and not covariates.listed:
@@ -416,6 +476,7 @@ def draw(
 ) -> dict[str, Figure]:
     """A figure per series: the last rows of ``frame``, as :func:`as_read` takes them, and then those of ``table``."""
     frame = as_read(model, frame, last)
+    frame = frame.set_axis(times_in(model, pd.DatetimeIndex(frame.index), table["ds"].dt.tz))
     names = list(frame.columns)[:MOST_PLOTS]
     meters = meters_of(model, names)
     figures = {}
@@ -466,7 +527,7 @@ def forecast_of(
 ) -> pd.DataFrame:
     """:func:`predict` for a history that is at hand."""
     table = forecast_frame(model, history.rows, levels=levels, last=history.last, ahead=history.ahead, source=source)
-    return table if history.zone is None else table.assign(ds=table["ds"].dt.tz_convert(history.zone))
+    return table.assign(ds=times_in(model, pd.DatetimeIndex(table["ds"]), history.zone))
 
 
 def forecast_values(
@@ -502,7 +563,7 @@ def free_values(
     forecast, _ = forecast_origins(model, inputs, torch.tensor([len(recent)]))
     meters = meters_of(model, names)
     known = readings_of(model) if last is None else last
-    unread = {name: _rows_between(known[name].at, frame.index, model.frequency) for name in meters}
+    unread = {name: _rows_between(known[name].at, frame.index, model.step) for name in meters}
     columns = model.covariates.series(frame)  # in the order of the forecast, which may have more than asked for
     silent = [unread.get(name, rows) for name, rows in zip(columns, rows_since(recent[columns]), strict=True)]
     made = bounds(since_origin(model, inputs, forecast[0]), calibration_of(model, inputs).offset)
@@ -518,7 +579,7 @@ def free_values(
     return values, (low, high), names, times
 
 
-def _rows_between(at: pd.Timestamp, index: pd.DatetimeIndex, freq: str) -> int:
+def _rows_between(at: pd.Timestamp, index: pd.DatetimeIndex, freq: BaseOffset) -> int:
     """How many rows after the time ``at`` the last of ``index`` is; 0 where ``at`` is none before it."""
     end = index[-1]
     if not is_before(at, end):
@@ -532,7 +593,7 @@ def _risen_since(model: ForecastModel, frame: pd.DataFrame, unread: dict[str, in
     It is what the model forecasts at the first row without a reading, a horizon later, and so on, the rows between
     being missing for it. Meters that were read in the last row are left out.
     """
-    end, freq = frame.index[-1], frame.index.freq or model.frequency
+    end, freq = frame.index[-1], frame.index.freq or model.step
     silent: dict[int, list[str]] = {}
     for name, rows in unread.items():
         if rows:

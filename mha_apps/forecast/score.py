@@ -41,6 +41,7 @@ from .predict import (
     load_rows,
     rows_of,
     rows_to_continue,
+    times_in,
 )
 from .trainer import align, make_inputs
 
@@ -76,7 +77,7 @@ def score(run: Run | str | Path, csv: str | Path) -> dict[str, Any]:
     run, model = load_model(run)
     frame = load_rows(run, model, csv).rename(columns=str)
     zone = pd.DatetimeIndex(frame.index).tz
-    frame = in_zone(model, frame)
+    frame = in_zone(model, frame, str(csv))
     frame = frame[known_of(model, frame, str(csv))]
     # A spike of a covariate must not flag the sensors that it informs.
     frame, _ = rows_of(model, frame, str(csv), trusted=model.series)
@@ -84,7 +85,7 @@ def score(run: Run | str | Path, csv: str | Path) -> dict[str, Any]:
 
 
 def score_frame(
-    model: ForecastModel, frame: pd.DataFrame, source: str = "the frame", *, zone: tzinfo | None = None
+    model: ForecastModel, frame: pd.DataFrame, source: str = "the frame", *, zone: tzinfo | str | None = None
 ) -> dict[str, Any]:
     """:func:`score` for a frame as :func:`mha_apps.forecast.predict.rows_of` gives it; times are told in ``zone``."""
     whole = after_tail(model, frame)
@@ -93,7 +94,7 @@ def score_frame(
     start = before + (seen if seen < len(frame) else min(max(0, model.look_back - before), len(frame) - 1))
     frame = align(model, whole)
     inputs = make_inputs(model, frame)
-    frame = model.covariates.forecast(frame if zone is None else frame.tz_convert(zone))
+    frame = model.covariates.forecast(frame.set_axis(times_in(model, frame.index, zone)))
     times, values = frame.index[start:], frame.to_numpy(dtype=np.float64)[start:]
     if not np.isfinite(values).any():
         raise InputError(f"{source}: no value from {times[0]} on; give rows with readings")
@@ -300,7 +301,7 @@ def alert(
     values, (low, high), names, times = free_values(
         model, history.rows, last=history.last, ahead=history.ahead, source=str(future or csv or run.path)
     )
-    table = pd.DataFrame({"ds": times if history.zone is None else times.tz_convert(history.zone)})
+    table = pd.DataFrame({"ds": times_in(model, times, history.zone)})
     for condition, (name, sign, number) in read.items():
         if name not in names:
             near = nearest(name, names)

@@ -29,7 +29,7 @@ from mha_apps.training import (
 from mha_apps.training.clock import counting_from
 from mha_apps.training.files import located
 
-from .calendar import encode, extend
+from .calendar import encode, extend, step_name, step_of
 from .conformal import Calibration, scores
 from .covariates import Covariates, Roles, assign, seen
 from .drivers import LATEST, CovariateTable, find_knots
@@ -42,6 +42,7 @@ from .meters import forecast_risen
 from .model import LEVELS, ForecastModel
 from .plan import Plan, make_plan
 from .reading import ReadOptions, read_sensor_csv
+from .reading.report import seconds
 from .recipe import ForecastRecipe
 from .sample import locate, resolve
 from .selection import judge, rolling_folds
@@ -56,6 +57,7 @@ HELD_OUT = "heldout"
 ASIDE = "folds"
 """Folder in the run for trainings that only serve a choice; gone when training ends, or when it is resumed."""
 GATE_RATE = 10.0
+CLEARLY_OFF = 0.1  # of a step: rows moved onto the grid by more are told; the jitter of a logger is no news
 MOST_FOLLOWED = 2000  # origins
 MOST_TOGETHER = 2_000_000  # steps of all series and origins that are followed at a time
 MOST_AHEAD = 100_000  # rows of known covariates that are kept, so that a model is small whatever comes with it
@@ -75,6 +77,8 @@ def load_frame(csv: str | Path, options: ReadOptions | None = None) -> pd.DataFr
                 f"{path}: {what}, so hours, days and holidays go by UTC; --tz, such as --tz Europe/Berlin, tells the "
                 "sensor's own zone"
             )
+    if report.moved and report.moved_most > CLEARLY_OFF * step_of(pd.DatetimeIndex(frame.index)):
+        warn(f"{path}: {report.moved:,} rows moved onto the grid, by {seconds(report.moved_most)} at most")
     return frame
 
 
@@ -134,6 +138,8 @@ def checked(frame: pd.DataFrame, recipe: ForecastRecipe, source: str) -> tuple[p
     Raises:
         InputError: the table or the recipe cannot be used.
     """
+    if step_name(pd.DatetimeIndex(frame.index)) is None:
+        raise InputError(f"{source}: its rows follow each other in no step that can be named; pass --freq, such as D")
     frame, limits = limited(without_empty(frame, source), recipe, source)
     plan = make_plan(frame, recipe, source=source)
     clean = since_unit_change(frame, source)
@@ -436,6 +442,12 @@ def build(
     windows = Windows(scaler.forward(values), look_back=plan.look_back, horizon=recipe.horizon)
     seed_everything(recipe.seed)
     index = frame.index
+    if like is not None:
+        zone = like.zone
+    else:
+        zone = roles.zone if roles is not None else None if index.tz is None else str(index.tz)
+    frequency = step_name(index)
+    assert frequency is not None  # checked refuses others
     model = ForecastModel(
         series=names,
         look_back=plan.look_back,
@@ -444,8 +456,9 @@ def build(
         period=plan.period,
         trailing=plan.trailing,
         cycles=list(plan.cycles),
-        frequency=str(index.freqstr),
-        zone=str(index.tz) if index.tz is not None else None,
+        frequency=frequency,
+        zone=zone,
+        by_clock=zone is not None and index.tz is None,
         dim=recipe.dim,
         heads=recipe.heads,
         layers=recipe.layers,
@@ -747,7 +760,7 @@ def keep_tail(model: ForecastModel, frame: pd.DataFrame, ahead: pd.DataFrame | N
                 widest(values, model.artifacts.get(name, torch.tensor(values)).numpy())
             )
     if ahead is not None and len(ahead):
-        times = pd.date_range(tail.index[-1], ahead.index[-1], freq=model.frequency)[1 : MOST_AHEAD + 1]
+        times = pd.date_range(tail.index[-1], ahead.index[-1], freq=model.step)[1 : MOST_AHEAD + 1]
         known = covariates.at(ahead, times, "the covariates")
         if len(known):
             model.artifacts["tail_ahead"] = torch.from_numpy(known.to_numpy(dtype=np.float64).copy())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +14,7 @@ from mha_apps.errors import InputError
 
 from .account import Account
 from .timetext import DAY, HOUR, MINUTE, SECOND
-from .zones import Zone, localise
+from .zones import Zone, at_first, put_back
 
 MILLISECOND = 1000
 NICE = tuple(
@@ -28,28 +29,28 @@ NICE = tuple(
 
 @dataclass
 class Step:
-    """A regular sequence of times: ``micros`` apart from ``origin`` on, or the dates of a calendar offset."""
+    """A regular sequence of times: ``micros`` apart from ``origin`` on, or as a calendar and its clock have them.
+
+    A day of the calendar may have 23 or 25 hours; hours that go by the clock, such as 0, 6, 12 and 18, are of it too.
+    """
 
     offset: BaseOffset
     micros: int | None
-    """Microseconds between two places (UTC); None for a calendar offset."""
+    """Microseconds between two places (UTC); None where the calendar and the clock tell them."""
     origin: int
-    """One place of the grid: UTC for a fixed step, the time of the day for a calendar offset."""
+    """One place of the grid: UTC for a fixed step, the first time of a day for one of the calendar."""
     how: str
     """exact, jittered, irregular, calendar or stated"""
 
     @property
     def key(self) -> tuple[str, int]:
-        phase = self.origin % self.micros if self.micros else self.origin
-        return self.name, phase
+        if self.micros:
+            return self.name, self.origin % self.micros
+        return self.name, -1 - self.origin if isinstance(self.offset, offsets.Hour) else self.origin
 
     @property
     def name(self) -> str:
-        try:
-            text = str(self.offset.freqstr)
-        except (ValueError, AttributeError):
-            text = str(self.offset)
-        return text.strip("<>").removeprefix("DateOffset: ") if "DateOffset" in text else text
+        return name_of(self.offset)
 
     @property
     def approximate(self) -> int:
@@ -58,6 +59,31 @@ class Step:
             return self.micros
         start = pd.Timestamp("2024-01-01")
         return max(1, int(((start + 12 * self.offset) - start).total_seconds() * 1e6 / 12))
+
+
+def offset_of(name: str) -> BaseOffset:
+    """The step of a name such as ``15min``, ``D``, ``W-SUN`` or, for the same day of each month, ``months=1``.
+
+    Raises:
+        ValueError: it is the name of none.
+    """
+    months = re.fullmatch(r"months=(\d+)", name)
+    try:
+        found = pd.DateOffset(months=int(months[1])) if months else pd.tseries.frequencies.to_offset(name)
+    except TypeError as error:
+        raise ValueError(f"Invalid frequency: {name}") from error
+    if found is None:
+        raise ValueError(f"Invalid frequency: {name}")
+    return found
+
+
+def name_of(offset: BaseOffset) -> str:
+    """What :func:`offset_of` takes."""
+    try:
+        text = str(offset.freqstr)
+    except (ValueError, AttributeError):
+        text = str(offset)
+    return text.strip("<>").removeprefix("DateOffset: ") if "DateOffset" in text else text
 
 
 def tick(micros: int) -> BaseOffset:
@@ -87,11 +113,25 @@ def infer(utc: np.ndarray, wall: np.ndarray) -> Step | None:
     """The step of sorted, distinct times (in UTC, and on their clock); None for fewer than two."""
     if len(utc) < 2:
         return None
-    clock = wall % DAY
-    days = wall // DAY
+    told = put_back(utc, wall)
+    clock = told % DAY
+    days = told // DAY
     if clock[0] == clock[-1] and np.all(clock == clock[0]) and np.all(np.diff(days) > 0):
         return Step(_calendar(days), None, int(clock[0]), "calendar")
-    return _fixed(utc, wall)
+    return _by_clock(utc, told) or _fixed(utc, wall)
+
+
+def _by_clock(utc: np.ndarray, wall: np.ndarray) -> Step | None:
+    """The step of times that stay at the same hours of the day although the clock changes; None for others."""
+    if wall[0] - utc[0] == wall[-1] - utc[-1] and np.all(wall - utc == wall[0] - utc[0]):
+        return None
+    step = _mode(np.diff(wall))
+    if not 2 * HOUR <= step < DAY or DAY % step:
+        return None
+    phase = _mode(wall % step)
+    if np.mean(wall % step == phase) < 0.98 or np.mean((utc - utc[0]) % step == 0) == 1.0:
+        return None
+    return Step(offsets.Hour(step // HOUR), None, phase, "calendar") if step % HOUR == 0 else None
 
 
 def _calendar(days: np.ndarray) -> BaseOffset:
@@ -214,8 +254,8 @@ def stated(freq: str, utc: np.ndarray, wall: np.ndarray) -> Step:
         InputError: if ``freq`` is no frequency.
     """
     try:
-        offset = pd.tseries.frequencies.to_offset(freq)
-    except (ValueError, TypeError):
+        offset = offset_of(freq)
+    except ValueError:
         offset = None
     if offset is None or getattr(offset, "n", 1) < 1:
         raise InputError(f"--freq {freq!r}: not a frequency; pass one such as 15min, 1h, D, W-SUN, MS or B")
@@ -260,12 +300,16 @@ class Grid:
             micros = self.step.micros or 1
             number = (utc - self.step.origin + micros // 2) // micros
             return number, utc - self.step.origin - number * micros
+        wall = put_back(utc, wall)
         middle = self._dates[:-1] + np.diff(self._dates) // 2
         number = np.searchsorted(middle, wall, side="right")
         return number, wall - self._dates[number]
 
     def index(self, low: int, high: int, zone: Zone | None) -> pd.DatetimeIndex:
-        """The times of the places ``low`` to ``high``, with a fixed ``freq`` and in the zone."""
+        """The times of the places ``low`` to ``high`` in the zone, with a ``freq``.
+
+        Without one where they are regular on the clock and not as time passes.
+        """
         offset, periods = self.step.offset, high - low + 1
         if self._dates is None:
             start = pd.Timestamp(self.step.origin + low * (self.step.micros or 1), unit="us")
@@ -282,9 +326,8 @@ class Grid:
                 return made
         except (ValueError, TypeError):
             pass
-        told = localise(walls, zone)  # midnight may not exist, or may come twice, on the day that the clock changes
-        naive = pd.DatetimeIndex(told.utc.view("datetime64[us]"), name="time").as_unit(UNIT)
-        return naive.tz_localize("UTC").tz_convert(zone)
+        # Steps by the clock are not all as long, and on the day of its change their time may not exist, or come twice
+        return at_first(pd.DatetimeIndex(walls.view("datetime64[us]"), name="time").as_unit(UNIT), zone)
 
 
 def _dates(step: Step, wall: np.ndarray) -> np.ndarray:

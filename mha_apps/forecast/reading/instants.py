@@ -109,9 +109,16 @@ def _read_clock(reading: Reading, wall: np.ndarray, zone: zones.Zone, ending: in
     if hours is not None:
         account.rows.set_aside(hours.ok & (hours.number > 24 * hours.per_hour), "hour that the day does not have")
     local = zones.localise(wall - ending, zone, block.codes, usable)
-    account.rows.set_aside(local.missing, "local time that the clock skips")
-    account.rows.set_aside(local.ambiguous, "local time that comes twice")
+    if not _hours_apart(wall[usable]):  # else no other row can be meant by the time that stands for it
+        account.rows.set_aside(local.missing, "local time that the clock skips")
+        account.rows.set_aside(local.ambiguous, "local time that comes twice")
     block.utc, reading.repeated = local.utc + ending, local.repeated
+
+
+def _hours_apart(wall: np.ndarray) -> bool:
+    """Whether most of the times are two hours apart or more, so that a changing clock skips or repeats one at most."""
+    times = np.unique(wall)
+    return len(times) > 1 and float(np.median(np.diff(times))) >= 2 * HOUR
 
 
 def _check_clock(reading: Reading, ending: int) -> None:

@@ -208,7 +208,7 @@ def _render(report: ReadingReport, width: int) -> str:
         for gap in report.gaps[:3]:
             out.append(f"          {gap.first} to {gap.last} ({_count(gap.rows)} rows)"[:width])
     if report.moved:
-        line("moved", f"{_count(report.moved)} rows onto the grid, by {_seconds(report.moved_most)} at most")
+        line("moved", f"{_count(report.moved)} rows onto the grid, by {seconds(report.moved_most)} at most")
     if report.repeated_hour:
         line("clock", f"{_count(report.repeated_hour)} rows in repeated hours, told apart by their order")
     out.append("")
@@ -247,11 +247,12 @@ def _minus(counts: dict[str, int]) -> str:
     return "" if not counts else f" + {_count(sum(counts.values()))} set aside: {_pairs(counts)}"
 
 
-def _seconds(seconds: float) -> str:
+def seconds(count: float) -> str:
+    """A span of time in the largest unit that it fills."""
     for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
-        if seconds >= size:
-            return f"{seconds / size:.3g} {unit}"
-    return f"{seconds:.3g} s"
+        if count >= size:
+            return f"{count / size:.3g} {unit}"
+    return f"{count:.3g} s"
 
 
 def _table(report: ReadingReport, width: int) -> list[str]:

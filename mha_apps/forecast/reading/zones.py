@@ -11,6 +11,7 @@ from functools import lru_cache
 from zoneinfo import ZoneInfo
 
 import numpy as np
+import pandas as pd
 
 from mha_apps.errors import InputError
 
@@ -132,6 +133,36 @@ class Change:
         return self.at + min(self.before, self.after), self.at + max(self.before, self.after)
 
 
+def at_first(times: pd.DatetimeIndex, zone: Zone | str) -> pd.DatetimeIndex:
+    """Times of a clock in its zone: the first of a time that comes twice, the first after one that the clock skips."""
+    return times.tz_localize(zone, ambiguous=np.ones(len(times), dtype=bool), nonexistent="shift_forward")
+
+
+def put_back(utc: np.ndarray, wall: np.ndarray) -> np.ndarray:
+    """Ascending times of a clock, those that it skips where they would have been.
+
+    A row at such a time stands at the next one that there is, as :func:`at_first` has it; the hours of the other rows
+    tell where it belongs, if they are two hours apart or more.
+
+    Args:
+        utc: microseconds.
+        wall: the same on the clock.
+    """
+    shift = wall - utc
+    jump = np.diff(shift, prepend=shift[:1])
+    first = np.flatnonzero(jump > 0)  # the first rows after the clock was put forward
+    if len(first) == 0:
+        return wall
+    step = min(int(np.median(np.diff(wall))), DAY)
+    if step < 2 * HOUR or DAY % step:
+        return wall
+    phases, counts = np.unique(wall % step, return_counts=True)
+    late = (wall[first] - phases[np.argmax(counts)]) % step
+    told = wall.copy()
+    told[first] -= np.where(late <= jump[first], late, 0)
+    return told
+
+
 def _offset(zone: Zone, at: int) -> int:
     moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=at)
     shift = moment.astimezone(zone).utcoffset() or timedelta()
@@ -193,9 +224,9 @@ class Localised:
 
     utc: np.ndarray
     missing: np.ndarray
-    """Rows at times that the clock skips."""
+    """Rows at times that the clock skips; the next that there is stands for them."""
     ambiguous: np.ndarray
-    """Rows at times that come twice, where nothing tells which."""
+    """Rows at times that come twice, where nothing tells which; the first stands for them."""
     repeated: int = 0
     """Rows at times that come twice, told apart by their order."""
 
@@ -229,6 +260,7 @@ def localise(
             continue
         if change.spring:
             result.missing[rows] = True
+            shift[rows] = wall[rows] - change.at
             continue
         keys = groups[rows] if groups is not None else np.zeros(len(rows), dtype=np.int64)
         order = np.argsort(keys, kind="stable")
