@@ -47,7 +47,7 @@ from .report import write_report
 from .sample import resolve
 from .trainer import align, make_inputs
 from .trees import MOST_ROWS, Trees
-from .windows import centre
+from .windows import centre, spread
 
 __all__ = ["Backtest", "backtest", "examine"]
 
@@ -171,8 +171,9 @@ def evaluate(model: ForecastModel, frame: pd.DataFrame, start: int, *, trees: bo
     lead = min(start, horizon)
     origins = torch.arange(start - lead, len(frame))
     raw, target = forecast_origins(model, inputs, origins)
-    reached = risen(model, inputs, target)
-    followed = calibration_of(model, inputs).follow(since_origin(model, inputs, raw, target), reached)
+    reached = inputs.windows.measured(risen(model, inputs, target), origins)
+    followed = calibration_of(model, inputs).follow(since_origin(model, inputs, raw, torch.isfinite(target)), reached)
+    target = inputs.windows.measured(target, origins)
     raw, target, reached, origins = raw[lead:], target[lead:], reached[lead:], origins[lead:]
     calibrated = within(model, inputs, names, followed[lead:], sums=True)
     point = within(model, inputs, names, raw[..., :1].double(), sums=False)[..., 0]
@@ -196,7 +197,7 @@ def evaluate(model: ForecastModel, frame: pd.DataFrame, start: int, *, trees: bo
     meters = meters_of(model, names)
     past = as_read(model, frame.iloc[:row], {name: LastReading(0.0, frame.index[row]) for name in meters})
     truth = frame.iloc[row : row + horizon].assign(
-        **{name: _reached(frame[name].iloc[row : row + horizon]) for name in meters}
+        **{name: _reached(frame[name], slice(row, row + horizon)) for name in meters}
     )
     figures = {
         str(name): plot_forecast(
@@ -210,9 +211,10 @@ def evaluate(model: ForecastModel, frame: pd.DataFrame, start: int, *, trees: bo
     return Backtest(metrics, per_series, per_step, figures)
 
 
-def _reached(rises: pd.Series) -> pd.Series:
-    """What a meter has risen by since before the first of these rows."""
-    return pd.Series(summed(torch.tensor(rises.to_numpy(dtype=np.float64))).numpy(), rises.index)
+def _reached(rises: pd.Series, ahead: slice) -> pd.Series:
+    """What a meter has risen by since before the rows ``ahead``, in those with a reading."""
+    total = summed(spread(torch.tensor(rises.to_numpy(dtype=np.float64)))[ahead])
+    return pd.Series(total.numpy(), rises.index[ahead]).where(rises.iloc[ahead].notna())
 
 
 def within(model: ForecastModel, inputs: Inputs, names: list[str], values: Tensor, *, sums: bool) -> Tensor:

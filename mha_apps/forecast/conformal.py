@@ -153,12 +153,14 @@ class Calibration:
         """:func:`bounds` of ``(..., series, horizon, 6)`` at the present offsets."""
         return bounds(forecast, self.offset)
 
-    def follow(self, forecast: Tensor, target: Tensor) -> Tensor:
+    def follow(self, forecast: Tensor, target: Tensor, *, new: int | None = None) -> Tensor:
         """Go through consecutive origins, adapting to what has become known, and return the calibrated forecasts.
 
         Args:
             forecast: ``(origins, series, horizon, 6)`` at consecutive origins, one row apart.
             target: ``(origins, series, horizon)``, NaN where unknown.
+            new: outcomes of this many rows, up to the last origin, are learned, those before having been; of all that
+                there are when None.
 
         Returns:
             ``(origins, series, horizon, 6)`` float64. The offset used at an origin rests on targets of earlier rows
@@ -172,12 +174,12 @@ class Calibration:
             # The row before this origin completes, for each step, the forecast made that many rows before it.
             made = origin - 1 - step
             seen = made >= 0
-            if bool(seen.any()):
-                new = torch.full((series, horizon, 4), torch.nan, dtype=torch.float64)
+            if bool(seen.any()) and (new is None or origin >= origins - new):
+                come = torch.full((series, horizon, 4), torch.nan, dtype=torch.float64)
                 issued = self.offset.clone()
-                new[:, seen] = score[made[seen], :, step[seen]].transpose(0, 1)
+                come[:, seen] = score[made[seen], :, step[seen]].transpose(0, 1)
                 issued[:, seen] = used[made[seen], :, step[seen]].transpose(0, 1)
-                self.learn(new, issued)
+                self.learn(come, issued)
             used[origin] = self.offset
         return bounds(forecast, used)
 

@@ -29,6 +29,7 @@ from .baselines import seasonal_naive
 from .calendar import CYCLES, encode, extend
 from .conformal import as_far_ahead, bounds
 from .drivers import LATEST, CovariateWindows
+from .faults import named
 from .forecaster import to_wide
 from .inputs import around, groups_of
 from .limits import LastReading, increments, meters_of, ranges, readings_of
@@ -37,11 +38,12 @@ from .meters import add_up
 from .model import FILES, LEVELS, ForecastModel
 from .predict import check_frame, free_values, in_zone, known_of, load_future, load_model, tail_of
 from .recipe import ForecastRecipe
+from .report import gained
 from .sample import resolve
 from .stack import Blend
 from .trainer import static_of
 from .trees import Table
-from .windows import centre, whole_patches
+from .windows import centre, spread, whole_patches
 
 __all__ = ["OnnxForecaster", "export", "feeds"]
 
@@ -146,6 +148,8 @@ class OnnxForecaster(nn.Module):
         model = self.model
         z = ((past - self.middle) / self.unit).float()
         z = torch.where(torch.isfinite(z), z, torch.nan)
+        if len(self.numbers):
+            z = torch.where(self.meters[:, None], spread(z), z)
         centred, mask, level = centre(z.double(), model.trailing)
         table = self._covariates(past_covariates, future_covariates, waves)
         path, who = self._linear(), torch.arange(1, past.shape[1] + 1)
@@ -319,8 +323,9 @@ def feeds(
         ahead: for each of them the future covariates in the rows after it, or None.
 
     Raises:
-        InputError: a table is none of times, or of another step, or holds no sensor of the model; or there is not one
-            of ``ahead`` for each of ``frames``.
+        InputError: a table is none of times, or of another step, or holds no sensor of the model; a meter has no
+            reading in its last row, from which the graph counts; or there is not one of ``ahead`` for each of
+            ``frames``.
     """
     tables = [frames] if isinstance(frames, pd.DataFrame) else list(frames)
     later = [ahead] if ahead is None or isinstance(ahead, pd.DataFrame) else list(ahead)
@@ -331,7 +336,13 @@ def feeds(
     for table, known in zip(tables, later, strict=True):
         frame = in_zone(model, to_wide(table))
         frame = check_frame(model, frame[known_of(model, frame, "the frame")], "the frame")
-        rises = increments(frame, meters_of(model, list(frame.columns)), readings_of(model), model.step)
+        meters = meters_of(model, list(frame.columns))
+        if silent := [name for name in meters if np.isnan(frame[name].iloc[-1])]:
+            raise InputError(
+                f"the frame: {named(silent)} without a reading in the last row {frame.index[-1]}, and the graph counts "
+                "what a meter rises by from there; end it at their last reading, or use predict_frame"
+            )
+        rises = increments(frame, meters, readings_of(model), model.step)
         rows.append((rises, None if known is None else load_future(model, in_zone(model, to_wide(known)), "ahead")))
     return _arrays(model, rows)
 
@@ -423,7 +434,7 @@ def model_card(run: Run, model: ForecastModel, *, onnx: bool) -> str:
     told = "".join(f"- {warning}\n" for warning in summary.get("warnings", []))
     for path in (resolve(recipe.csv), Path(recipe.static or recipe.csv)):  # of this machine, which is nobody's concern
         told = told.replace(str(path), path.name)
-    gain = f" The attention path gained {attention['relative_gain']:+z.2%} on validation." if attention else ""
+    gain = f" The attention path gained {gained(attention['relative_gain'])} on validation." if attention else ""
     tail = tail_of(model)
     return f"""---
 library_name: mha_apps
@@ -585,10 +596,11 @@ waves, bins = np.stack(waves, -1).astype(np.float32), np.stack(bins, -1).astype(
         around_told += f" `{covariates.names[-1]}` is 1 in the rows of a holiday's date and 0 in others;"
     meters, rises, risen = meters_of(model, model.series), "", ""
     if meters:
-        rises = f"; of the meters {_listed(meters)} what they rose by since the row before"
+        rises = f"; of the meters {_listed(meters)} what they rose by in each row since the reading before, on average"
         risen = (
             " For the meters they are what they will have risen by since the last row of `past`: readings are the last "
-            "one plus that, and lie within no bounds but this."
+            "one plus that, and lie within no bounds but this. The last row must have one: what a meter has risen by "
+            "since an earlier reading, `predict_frame` alone adds."
         )
     tables = "model, rows, future" if covariates.future else "model, rows"
     return f"""

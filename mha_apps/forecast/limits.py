@@ -26,13 +26,14 @@ from pandas.tseries.offsets import BaseOffset
 from mha_apps.errors import InputError, nearest, warn
 
 from .faults import FEWEST, SPIKE_ROWS, named, without_spikes
-from .meters import LONGEST_GAP
 from .model import ForecastModel
 from .recipe import ForecastRecipe
+from .windows import LONGEST_GAP
 
 __all__ = [
     "LastReading",
     "Limits",
+    "are_meters",
     "bound",
     "increments",
     "increments_of_believed",
@@ -305,7 +306,8 @@ def increments(
     """``frame`` with the meters as what they rose by in each row since their reading before.
 
     That is the mean over the rows from one reading to the next, in the row of the later one; the rows between stay
-    missing, see :mod:`mha_apps.forecast.meters`. Over more than ``LONGEST_GAP`` rows it is missing too.
+    missing, as nobody knew of them then, and :class:`mha_apps.forecast.windows.Windows` gives it to them afterwards.
+    Over more than ``LONGEST_GAP`` rows it is missing too.
 
     After a reset the rise is the new reading, since a meter starts again at zero; a fall to more than half of the
     reading before is no reset but a correction or noise, after which nobody knows what was used, so it is missing.
@@ -466,25 +468,25 @@ def _strays(rows: np.ndarray, readings: np.ndarray, usual: np.ndarray) -> np.nda
         return 0 <= rise <= CLOSE * away and (len(other) <= STRAYS or stands)
 
     plain = rate >= 0
-    for fall in falls:
+    for fall in falls.tolist():
         stop = np.searchsorted(rows, rows[fall] + LONGEST_GAP, "right")
         back = fall + 1 + np.flatnonzero(readings[fall + 1 : stop] >= readings[fall])[:1]
         begin = np.searchsorted(rows, rows[fall + 1] - LONGEST_GAP)
         before = begin + np.flatnonzero(readings[begin:fall] <= readings[fall + 1])[-1:]
-        plain[[after - 1 for after in back if fit(fall, after)]] = False
-        plain[[first for first in before if fit(first, fall + 1)]] = False
+        plain[[after - 1 for after in back.tolist() if fit(fall, after)]] = False
+        plain[[first for first in before.tolist() if fit(first, fall + 1)]] = False
     known = np.concatenate([usual, rate[plain]])
     if len(known) < FEWEST:
         return stray
     rank = max(3, len(known) // 1000) + 1
     most = UNUSUAL * np.partition(known, -rank)[-rank]
     odd = (rate < 0) | (rate > most)
-    found = []
-    for first in np.flatnonzero(odd):
+    found: list[tuple[int, int]] = []
+    for first in np.flatnonzero(odd).tolist():
         stop = np.searchsorted(rows, rows[first] + LONGEST_GAP, "right")
         risen = readings[first + 2 : stop] - readings[first]
         after = first + 2 + np.flatnonzero((risen >= 0) & (risen <= most * (rows[first + 2 : stop] - rows[first])))[:1]
-        found += [(int(end - first), int(first)) for end in after if odd[end - 1] and fit(first, end)]
+        found += [(end - first, first) for end in after.tolist() if odd[end - 1] and fit(first, end)]
     for length, first in sorted(found):  # the shorter a stretch, the likelier it is a fault
         if not stray[first : first + length + 1].any():
             stray[first + 1 : first + length] = True
@@ -499,6 +501,11 @@ def meters_of(model: ForecastModel, names: Sequence[str]) -> list[str]:
     return [name for name in names if flags.get(name, False)]
 
 
+def are_meters(model: ForecastModel, names: Sequence[str]) -> np.ndarray:
+    """Which of ``names`` are meters ``(names,)``."""
+    return np.isin(list(names), meters_of(model, names))
+
+
 def ranges(model: ForecastModel, names: Sequence[str], *, rises: bool = False) -> tuple[np.ndarray, np.ndarray]:
     """The lowest and the highest value that each of ``names`` can have, infinite where there is no bound.
 
@@ -511,7 +518,7 @@ def ranges(model: ForecastModel, names: Sequence[str], *, rises: bool = False) -
     else:
         low, high = np.full(len(names), -np.inf), np.full(len(names), np.inf)
     if rises:
-        meters = np.isin(list(names), meters_of(model, names))
+        meters = are_meters(model, names)
         low[meters], high[meters] = 0.0, np.inf
     return low, high
 

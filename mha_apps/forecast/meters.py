@@ -3,9 +3,10 @@
 Bounds of single rises do not add up: rows err to one side together, as in a cold week, but not all of them do. So what
 is calibrated, followed, scored and given of a meter is its rise since the origin of the forecast, up to each step.
 
-Of a meter that is not read in every row the total over the rows between two readings is known. The row of the reading
-holds what it rose by in each of them on average, as :func:`mha_apps.forecast.limits.increments` puts it, and the rows
-before it nothing, so that no window holds what was read later. Sums count it for each of these rows.
+Of a meter that is not read in every row the total over the rows between two readings is known. A table holds what it
+rose by in each of them on average in the row of the reading alone (:func:`mha_apps.forecast.limits.increments`), and
+windows in all of them, but for pasts that end before the reading. Sums are held against readings alone: between two of
+them nobody knows how far a forecast is off.
 """
 
 from __future__ import annotations
@@ -18,22 +19,20 @@ from .engine import forecast_origins
 from .inputs import Inputs
 from .model import ForecastModel
 
-__all__ = ["LONGEST_GAP", "add_up", "forecast_risen", "readings", "risen", "since_origin", "spread", "summed"]
-
-LONGEST_GAP = 96
-"""Rows from a reading to the next at most, a day of quarters of an hour: a mean over more says nothing of its rows."""
+__all__ = ["add_up", "forecast_risen", "readings", "risen", "since_origin", "summed"]
 
 
 def forecast_risen(model: ForecastModel, inputs: Inputs, origins: Tensor) -> tuple[Tensor, Tensor]:
     """:func:`mha_apps.forecast.engine.forecast_origins` with meters as what they have risen by since each origin.
 
-    A row that no target tells of is left out of both sums.
+    A row without a target is left out of both sums, and the target of one without a reading is not known.
     """
     forecast, target = forecast_origins(model, inputs, origins)
-    return since_origin(model, inputs, forecast, target), risen(model, inputs, target)
+    reached = inputs.windows.measured(risen(model, inputs, target), origins)
+    return since_origin(model, inputs, forecast, torch.isfinite(target)), reached
 
 
-def since_origin(model: ForecastModel, inputs: Inputs, forecast: Tensor, target: Tensor | None = None) -> Tensor:
+def since_origin(model: ForecastModel, inputs: Inputs, forecast: Tensor, known: Tensor | None = None) -> Tensor:
     """Forecasts in which each meter is what it has risen by since the origin.
 
     The mean is the sum of the means. The quantiles are those of a sum of independent rises, by the first terms of the
@@ -45,25 +44,19 @@ def since_origin(model: ForecastModel, inputs: Inputs, forecast: Tensor, target:
         model: says which series are meters.
         inputs: what the forecast was made from.
         forecast: ``(..., series, horizon, 6)``, standardised, of single rises, as the model gives it.
-        target: ``(..., series, horizon)``; rows that it does not tell of are left out of the sums, none when None.
+        known: ``(..., series, horizon)``, false for a row that is left out of the sums; every one counts when None.
 
     Returns:
         The same, of meters the rises since the origin, standardised as a single one is.
     """
     meters, mean, scale = _meters(model, inputs)
-    if not len(meters):
-        return forecast
-    told = None if target is None else torch.isfinite(spread(target[..., meters, :]))
-    return add_up(forecast, meters, mean, scale, told)
+    return add_up(forecast, meters, mean, scale, known) if len(meters) else forecast
 
 
 def add_up(forecast: Tensor, meters: Tensor, mean: Tensor, scale: Tensor, known: Tensor | None = None) -> Tensor:
-    """:func:`since_origin` for the series ``meters`` ``(meters,)`` of this mean and this scale ``(meters, 1)``.
-
-    Rows where ``known`` ``(..., meters, horizon)`` is false are left out of the sums.
-    """
+    """:func:`since_origin` for the series ``meters`` ``(meters,)`` of this mean and this scale ``(meters, 1)``."""
     rise = forecast[..., meters, :, :].double() * scale.unsqueeze(-1) + mean.unsqueeze(-1)
-    counts = torch.ones_like(rise[..., 0]) if known is None else known.double()
+    counts = torch.ones_like(rise[..., 0]) if known is None else known[..., meters, :].double()
     expected, median = rise[..., 0], rise[..., 3]
     total = (expected.clamp_min(0.0) * counts).cumsum(-1)
     variance = (rise[..., 4] - rise[..., 2]).square() * counts
@@ -77,7 +70,7 @@ def add_up(forecast: Tensor, meters: Tensor, mean: Tensor, scale: Tensor, known:
 def risen(model: ForecastModel, inputs: Inputs, target: Tensor) -> Tensor:
     """Targets ``(..., series, horizon)`` in which each meter is what it has risen by since the origin.
 
-    Rows without a reading stay NaN, and those that no later one tells of are left out of the sum.
+    Rows that are not known are left out of the sum, and stay NaN.
     """
     meters, mean, scale = _meters(model, inputs)
     if not len(meters):
@@ -87,22 +80,8 @@ def risen(model: ForecastModel, inputs: Inputs, target: Tensor) -> Tensor:
 
 
 def summed(rises: Tensor) -> Tensor:
-    """What a meter has risen by since before the first of ``rises`` ``(..., rows)``; NaN in rows without a reading."""
-    return torch.where(torch.isfinite(rises), torch.nan_to_num(spread(rises), nan=0.0).cumsum(-1), torch.nan)
-
-
-def spread(rises: Tensor) -> Tensor:
-    """Rises ``(..., rows)`` in which the rows between two readings have the mean that the later one tells of.
-
-    What follows a gap of more than ``LONGEST_GAP`` rows tells of its own row alone.
-    """
-    rows = rises.shape[-1]
-    place = torch.arange(rows, device=rises.device)
-    read = torch.isfinite(rises)
-    following = torch.where(read, place, rows).flip(-1).cummin(-1).values.flip(-1)
-    previous = torch.where(read, place, -1).cummax(-1).values
-    told = ~read & (following < rows) & (following - previous <= LONGEST_GAP)
-    return torch.where(told, rises.gather(-1, following.clamp_max(rows - 1)), rises)
+    """What a meter has risen by since before the first of ``rises`` ``(..., rows)``; NaN in rows that are not known."""
+    return torch.where(torch.isfinite(rises), torch.nan_to_num(rises, nan=0.0).cumsum(-1), torch.nan)
 
 
 def _meters(model: ForecastModel, inputs: Inputs) -> tuple[Tensor, Tensor, Tensor]:

@@ -37,7 +37,7 @@ from .limits import (
     warn_of_losses,
     warn_of_silent_meters,
 )
-from .meters import readings, since_origin, spread
+from .meters import readings, since_origin
 from .model import ForecastModel, load_folder
 from .plot import plot_forecast, rows_before, safe_names, save_each
 from .reading.report import seconds
@@ -45,6 +45,7 @@ from .reading.series import NoStepError
 from .reading.zones import at_first
 from .recipe import ForecastRecipe
 from .trainer import HELD_OUT, align, follow_rows, load_frame, make_inputs, needs_all
+from .windows import spread
 
 MOST_PLOTS = 50  # series that are drawn; ten thousand pictures help nobody
 

@@ -17,7 +17,7 @@ from mha_apps.training.report import COLOURS
 if TYPE_CHECKING:
     from .backtest import Backtest
 
-__all__ = ["components", "glance", "learned", "plot_steps", "write_report"]
+__all__ = ["components", "gained", "glance", "learned", "plot_steps", "write_report"]
 
 GAIN = "Gain of each component: the share of the error that it takes away (+) or adds (-)"
 
@@ -85,12 +85,12 @@ def learned(summary: dict[str, Any]) -> str:
         verdict = "The attention path was not trained."
     elif attention["kept"]:
         verdict = (
-            f"The attention path gains {attention['relative_gain']:+z.2%} on validation, which the folds confirm, and "
-            "takes part."
+            f"The attention path gains {gained(attention['relative_gain'])} on validation, which the folds confirm, "
+            "and takes part."
         )
     else:
         verdict = (
-            f"The attention path gains {attention['relative_gain']:+z.2%} on validation; that did not hold up, so it "
+            f"The attention path gains {gained(attention['relative_gain'])} on validation; that did not hold up, so it "
             "takes no part and the forecast does without it."
         )
     told = summary.get("covariates")
@@ -137,6 +137,11 @@ def _within(median: float, low: float | None = None, high: float | None = None) 
     return f"{median:z.{digits}g} ({low:z.{digits}g} to {high:z.{digits}g})"
 
 
+def gained(gain: float | None, digits: int = 2) -> str:
+    """A gain as a share with its sign; "-" where nothing came that it could be judged by."""
+    return "-" if gain is None or not math.isfinite(gain) else f"{gain:+z.{digits}%}"
+
+
 def components(summary: dict[str, Any]) -> pd.DataFrame:
     """The gains of each component in every round that it was judged in, as text, and whether it takes part."""
     rows: dict[str, list[float]] = {}
@@ -163,7 +168,7 @@ def components(summary: dict[str, Any]) -> pd.DataFrame:
     width = max((len(gains) for gains in rows.values()), default=0)
     names = [f"fold {number}" for number in range(1, width)] + ["validation"] * (width > 0)
     table = {
-        name: [""] * (width - len(gains)) + [f"{gain:+z.2%}" for gain in gains] + [kept[name]]
+        name: [""] * (width - len(gains)) + [gained(gain) for gain in gains] + [kept[name]]
         for name, gains in rows.items()
     }
     return pd.DataFrame.from_dict(table, orient="index", columns=[*names, "takes part"])
@@ -172,7 +177,9 @@ def components(summary: dict[str, Any]) -> pd.DataFrame:
 def _backtest(report: Report, found: Backtest) -> None:
     metrics = found.metrics
     report.heading("How good it is on rows that it never saw")
-    against = "; ".join(f"{skill:+z.1%} against {name.replace('_', ' ')}" for name, skill in metrics["skill"].items())
+    against = "; ".join(
+        f"{gained(skill, 1)} against {name.replace('_', ' ')}" for name, skill in metrics["skill"].items()
+    )
     report.text(
         f"From {metrics['origins']:,} origins, {metrics['first_origin']} on, the mean absolute error is "
         f"{metrics['mae']:.3f} deviations of a series: {against}. The 80% intervals held "
@@ -208,7 +215,7 @@ def _known(covariates: dict[str, str]) -> str:
 
 def _contributions(found: dict[str, dict[str, float]]) -> pd.DataFrame:
     rows = {
-        name: [f"{each['mae_without']:.4g}", f"{each['mae']:.4g}", f"{each['contribution']:+z.1%}"]
+        name: [f"{each['mae_without']:.4g}", f"{each['mae']:.4g}", gained(each["contribution"], 1)]
         for name, each in found.items()
     }
     return pd.DataFrame.from_dict(rows, orient="index", columns=["error without", "error with", "contribution"])

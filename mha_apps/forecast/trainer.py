@@ -36,7 +36,7 @@ from .drivers import LATEST, CovariateTable, find_knots
 from .engine import forecast_origins
 from .faults import FEWEST, since_unit_change, warn_of_faults, warn_of_short_calibration, without_empty
 from .inputs import GROUP, Inputs
-from .limits import Limits, limited, meters_of
+from .limits import Limits, are_meters, limited, meters_of
 from .linear import FOLDS, LinearPath, fit_rounds, refit_linear, thin, whole
 from .meters import forecast_risen
 from .model import LEVELS, ForecastModel
@@ -251,7 +251,7 @@ def refit(
     whole_plan = replace(plan, train=(0, len(frame)))
     values = model.covariates.forecast(frame).to_numpy(dtype=np.float64)
     values = (values - model.artifacts["mean"].numpy()) / model.artifacts["scale"].numpy()
-    windows = Windows(values, look_back=model.look_back, horizon=model.horizon)
+    windows = Windows(values, look_back=model.look_back, horizon=model.horizon, means=are_meters(model, model.series))
     covariates = covariate_table(model, frame)
     model.artifacts |= refit_linear(windows, whole_plan, facts["linear"], covariates).tensors()
     refit_blend(model, frame, whole_plan, recipe.seed)
@@ -314,7 +314,7 @@ def follow_rows(model: ForecastModel, frame: pd.DataFrame) -> int:
         origins = torch.arange(max(0, rows - (len(frame) - start) - model.horizon), rows + 1)
         places = inputs.identities - 1
         calibration = Calibration(offset[places], model.artifacts["pace"][places])
-        calibration.follow(*forecast_risen(model, inputs, origins))
+        calibration.follow(*forecast_risen(model, inputs, origins), new=len(frame) - start)
         offset[places] = calibration.offset
     model.artifacts["offset"] = offset
     return len(frame) - start
@@ -439,7 +439,8 @@ def build(
     names = covariates.series(frame)
     values = covariates.forecast(frame).to_numpy(dtype=np.float64)
     scaler = Scaler.fit(values[: plan.train[1]])
-    windows = Windows(scaler.forward(values), look_back=plan.look_back, horizon=recipe.horizon)
+    meters = np.isin(names, list(recipe.counter))
+    windows = Windows(scaler.forward(values), look_back=plan.look_back, horizon=recipe.horizon, means=meters)
     seed_everything(recipe.seed)
     index = frame.index
     if like is not None:
@@ -470,6 +471,8 @@ def build(
         covariates=covariates.to_config(),
     )
     model.artifacts = _of_covariates(covariates, frame, plan) | ({"static": static} if static is not None else {})
+    if meters.any():
+        model.artifacts["meter"] = torch.from_numpy(meters)
     paths, chosen = fit_rounds(windows, plan, channels=recipe.channels, covariates=covariate_table(model, frame))
     model.artifacts |= {
         **paths[-1].tensors(),
@@ -579,7 +582,8 @@ def make_inputs(
         if known is not None:
             own.mean[number] = float(model.artifacts["mean"][known])
             own.scale[number] = float(model.artifacts["scale"][known])
-    windows = Windows(own.forward(values), look_back=model.look_back, horizon=model.horizon)
+    meters = are_meters(model, names)
+    windows = Windows(own.forward(values), look_back=model.look_back, horizon=model.horizon, means=meters)
     return Inputs(
         windows,
         frame.index,

@@ -14,8 +14,12 @@ from itertools import pairwise
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional
 
-__all__ = ["Batch", "Scaler", "Windows", "centre", "span", "split_rows", "whole_patches"]
+__all__ = ["LONGEST_GAP", "Batch", "Scaler", "Windows", "centre", "span", "split_rows", "spread", "whole_patches"]
+
+LONGEST_GAP = 96
+"""Rows from a reading to the next at most, a day of quarters of an hour: a mean over more says nothing of its rows."""
 
 
 def centre(window: Tensor, trailing: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -48,6 +52,28 @@ def centre(window: Tensor, trailing: int) -> tuple[Tensor, Tensor, Tensor]:
 def whole_patches(steps: int, patch: int) -> int:
     """``steps`` rounded up to whole patches: so many rows of the future have a calendar."""
     return -(-steps // patch) * patch
+
+
+def spread(rises: Tensor) -> Tensor:
+    """What a meter rises by ``(..., rows)``, in which the rows between two readings have the mean that the later tells.
+
+    What follows a gap of more than ``LONGEST_GAP`` rows, or of unknown length at the start, tells of its own row alone.
+    """
+    rows = rises.shape[-1]
+    place = torch.arange(rows, device=rises.device)
+    read = torch.isfinite(rises)
+    previous = _highest(torch.where(read, place, -1), -1)
+    following = -_highest(torch.where(read, -place, -rows).flip(-1), -rows).flip(-1)
+    told = ~read & (previous >= 0) & (following < rows) & (following - previous <= LONGEST_GAP)
+    return torch.where(told, rises.gather(-1, following.clamp(max=rows - 1)), rises)
+
+
+def _highest(values: Tensor, least: int) -> Tensor:
+    """The highest of the rows so far ``(..., rows)``, in operations that every runtime has."""
+    rows, step = values.shape[-1], 1
+    while step < rows:
+        values, step = torch.maximum(values, functional.pad(values, (step, 0), value=least)[..., :rows]), 2 * step
+    return values
 
 
 def span(values: np.ndarray) -> np.ndarray:
@@ -117,6 +143,8 @@ class Windows:
         horizon: steps of the future that a window holds.
         dtype: what the table is stored in.
         after: at most ``horizon`` rows that are known after the last one; no origin lies among them.
+        means: ``(series,)``, true where a value is the mean over the rows since the one before, as of what a meter
+            rises by. Every row between has it too, but in no past that ends before it was known.
     """
 
     def __init__(
@@ -127,6 +155,7 @@ class Windows:
         horizon: int,
         dtype: torch.dtype = torch.float32,
         after: np.ndarray | None = None,
+        means: np.ndarray | None = None,
     ) -> None:
         if values.ndim != 2:
             raise ValueError(f"values must be (rows, series), not {values.shape}")
@@ -138,18 +167,40 @@ class Windows:
             first = look_back + self.rows
             table[:, first : first + len(after)] = torch.from_numpy(np.ascontiguousarray(after.T)).to(dtype)
         table[~torch.isfinite(table)] = torch.nan
+        self._later: Tensor | None = None  # values that a later row told, as the view
+        if means is not None and means.any():
+            measured = torch.isfinite(table)
+            table[torch.from_numpy(means)] = spread(table[torch.from_numpy(means)])
+            later = torch.isfinite(table) & ~measured
+            self._later = later.unfold(1, look_back + horizon, 1) if bool(later.any()) else None
         self.table = table
         self._view = table.unfold(1, look_back + horizon, 1)  # (series, rows + 1, look_back + horizon), no copy
 
     def at(self, series: Tensor, origin: Tensor) -> Batch:
         """The windows at ``series`` and ``origin``, int64 of one shape, to which the steps are appended."""
         both = self._view[series, origin]
-        return Batch(both[..., : self.look_back], both[..., self.look_back :], series, origin)
+        later = None if self._later is None else self._later[series, origin]
+        return Batch(self._past(both, later), both[..., self.look_back :], series, origin)
 
     def every_series(self, origin: Tensor) -> tuple[Tensor, Tensor]:
         """Past ``(n, series, look_back)`` and future ``(n, series, horizon)`` at the origins ``(n,)``."""
         both = self._view[:, origin].transpose(0, 1)
-        return both[..., : self.look_back], both[..., self.look_back :]
+        later = None if self._later is None else self._later[:, origin].transpose(0, 1)
+        return self._past(both, later), both[..., self.look_back :]
+
+    def _past(self, both: Tensor, later: Tensor | None) -> Tensor:
+        """The past of windows as it was known at their origins."""
+        past = both[..., : self.look_back]
+        if later is None:
+            return past
+        unknown = later[..., : self.look_back].flip(-1).to(torch.int8).cumprod(-1).flip(-1).bool()
+        return torch.where(unknown, torch.nan, past)
+
+    def measured(self, future: Tensor, origin: Tensor) -> Tensor:
+        """Futures ``(n, series, horizon)``, or sums of them, as missing in rows without a value of their own."""
+        if self._later is None:
+            return future
+        return torch.where(self._later[:, origin].transpose(0, 1)[..., self.look_back :], torch.nan, future)
 
     def steps(self, origin: Tensor, first: int, last: int) -> Tensor:
         """The rows from ``first`` to before ``last``, counted from the origins: ``(n, series, last - first)``."""

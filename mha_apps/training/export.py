@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import tempfile
 import warnings
 from collections.abc import Iterator
@@ -27,14 +28,19 @@ NAMES = (CARD, "config.json", "model.safetensors", "artifacts.safetensors", "mod
 
 
 def require_onnx() -> None:
-    """Raise InputError where a package of the extra ``export`` is missing."""
-    try:
-        import onnx  # noqa: F401
-        import onnxruntime  # noqa: F401
-        import onnxscript  # noqa: F401
-    except ImportError as error:
-        name = error.name
-        raise InputError(f"{name} is missing; pip install 'mha_apps[export]', or do without with --no-onnx") from error
+    """Raise InputError where a package of the extra ``export`` is missing, or is there and cannot be imported."""
+    for name in ("onnx", "onnxruntime", "onnxscript"):
+        try:
+            importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            raise InputError(
+                f"{error.name or name} is missing; pip install 'mha_apps[export]', or do without with --no-onnx"
+            ) from error
+        except ImportError as error:
+            reason = " ".join(str(error).split())
+            raise InputError(
+                f"{name} is installed and cannot be imported ({reason}); install it anew, or do without with --no-onnx"
+            ) from error
 
 
 def write_onnx(module: nn.Module, inputs: dict[str, Tensor], outputs: list[str], path: Path) -> None:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from mha_apps.forecast.conformal import Calibration, bounds, scores
+from mha_apps.forecast.conformal import MISS, Calibration, bounds, scores
 
 
 def forecasts(*shape, width=1.0):
@@ -86,3 +86,22 @@ def test_no_scores_at_all_leave_the_intervals_as_they_are():
     nothing = torch.full((5, 1, 2, 4), torch.nan, dtype=torch.float64)
     forecast = forecasts(1, 1, 2)
     assert torch.equal(Calibration.fit(nothing).apply(forecast), forecast)
+
+
+@pytest.mark.parametrize("size", [1, 7, 60])
+def test_each_outcome_is_learned_once_however_many_rows_come_at_a_time(size):
+    torch.manual_seed(3)
+    rows, horizon = 60, 6
+    target = torch.randn(rows + 2 * horizon, 1, horizon, dtype=torch.float64)
+    zeros = torch.zeros(1, horizon, 4, dtype=torch.float64)
+    calibration = Calibration(zeros.clone(), 1e-9 * torch.ones_like(zeros))  # so slow that it matters not when
+    for start in range(horizon, horizon + rows, size):
+        end = min(start + size, horizon + rows)
+        origins = slice(start - horizon, end + 1)
+        calibration.follow(forecasts(end + 1 - start + horizon, 1, horizon), target[origins], new=end - start)
+    expected = torch.zeros_like(zeros)
+    for row in range(horizon, horizon + rows):
+        for step in range(horizon):
+            score = scores(forecasts(1), target[row - step, :, step])[0]
+            expected[0, step] += 1e-9 * ((score > 0).double() - MISS)
+    torch.testing.assert_close(calibration.offset, expected, rtol=1e-9, atol=1e-18)

@@ -4,6 +4,7 @@ import copy
 import importlib
 import json
 import re
+import warnings
 
 import numpy as np
 import pandas as pd
@@ -12,7 +13,7 @@ import torch
 
 from mha_apps.cli import main
 from mha_apps.errors import InputError
-from mha_apps.forecast import Forecaster, ForecastRecipe, train
+from mha_apps.forecast import Forecaster, ForecastRecipe, predict_frame, train
 from mha_apps.forecast.calendar import CYCLES, encode
 from mha_apps.forecast.cross import Cross, summarise
 from mha_apps.forecast.drivers import count_drivers
@@ -251,7 +252,8 @@ def test_the_card_of_meters_and_covariates_says_what_they_are_and_its_snippet_ru
     rows = names["model"].look_back + 24
     for words in (
         "Meters: `s1`.", "up to its last row: `s2`", "rows to forecast too: `s3`", "Holidays of DE",
-        "of the meters `s1` what they rose by since the row before", "they are what they will have risen by",
+        "of the meters `s1` what they rose by in each row since the reading before, on average",
+        "they are what they will have risen by",
         f"`past_covariates` (batch, 1, {rows})", f"`future_covariates` (batch, 2, {rows + 5})",
         "`s3`, `holidays DE`, in this order", "is 1 in the rows of a holiday's date",
     ):  # fmt: skip
@@ -318,6 +320,26 @@ def test_the_graph_of_a_model_with_covariates_and_meters_says_what_predict_says(
     mean[0, 1] += rows["s1"].iloc[-1]
     unit = model.artifacts["scale"].numpy()[:, None]
     np.testing.assert_allclose(mean[0] / unit, wanted / unit, atol=1e-4, rtol=0)
+
+
+def test_the_graph_of_a_meter_with_gaps_says_what_predict_says_from_a_reading_on_and_takes_no_other(tmp_path):
+    frame = frame_of(series=2, rows=600)
+    frame["s1"] = frame["s1"].abs().cumsum().where(np.arange(600) % 2 == 1)
+    frame.iloc[430:460, 1] = np.nan
+    model = Forecaster(**SMALL, counter=("s1",), attention=False).fit(frame.iloc[:500]).model_
+    assert _write_onnx(OnnxForecaster(model).eval(), tmp_path / "model.onnx") < 1e-4
+    for rows in (frame.iloc[:500], frame.iloc[:480]):
+        mean, quantiles = run_graph(tmp_path / "model.onnx", feeds(model, rows))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            table = predict_frame(model, rows)
+        for name, found in (("mean", mean[0]), ("hi-80", quantiles[0, ..., 3])):
+            wanted = table[name].to_numpy().reshape(2, -1)
+            found[1] += rows["s1"].iloc[-1]
+            np.testing.assert_allclose(found / wanted, 1, rtol=1e-5)
+    with pytest.raises(InputError, match=r"'s1' without a reading in the last row .*; end it at their last reading"):
+        feeds(model, frame.iloc[:499])
+    assert np.isnan(feeds(model, frame[["s0"]].iloc[:499])["past"][0, 1]).all()
 
 
 def with_around(model, *, each):

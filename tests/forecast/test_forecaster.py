@@ -1,5 +1,7 @@
 """The forecaster in scikit-learn's manners."""
 
+import copy
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -95,6 +97,20 @@ def test_an_update_moves_the_forecast_on_without_new_weights():
     assert (forecaster.model_.artifacts["linear"] == weights).all()
     direct = Forecaster(**SMALL, attention=False).fit(frame_of()).predict(longer)
     pd.testing.assert_frame_equal(forecaster.predict()[["ds", "mean"]], direct[["ds", "mean"]])
+
+
+@pytest.mark.parametrize("size", [1, 10])
+def test_intervals_learn_as_much_from_rows_that_come_a_few_at_a_time(size):
+    longer = pd.concat([frame_of(), 2 * frame_of(60, seed=5).set_axis(frame_of(460).index[400:])]).asfreq("h")
+    fitted = Forecaster(**SMALL, attention=False).fit(longer.iloc[:400])
+    before = fitted.model_.artifacts["offset"].clone()
+    once = copy.deepcopy(fitted).update(longer.iloc[400:])
+    for row in range(400, 460, size):
+        fitted.update(longer.iloc[row : row + size])
+    ours, theirs = (each.model_.artifacts["offset"] - before for each in (fitted, once))
+    assert theirs.abs().mean() > 0.1
+    # What came is held against the intervals that were given: for rows of an earlier update, those of that update.
+    assert (ours - theirs).abs().mean() < 0.1 * theirs.abs().mean()
 
 
 def test_times_stay_in_the_zone_of_the_input():

@@ -10,9 +10,9 @@ from scipy.stats import norm
 
 from mha_apps.forecast import Forecaster
 from mha_apps.forecast.limits import increments
-from mha_apps.forecast.meters import LONGEST_GAP, risen, since_origin, summed
+from mha_apps.forecast.meters import risen, since_origin, summed
 from mha_apps.forecast.model import LEVELS
-from mha_apps.forecast.windows import Scaler
+from mha_apps.forecast.windows import LONGEST_GAP, Scaler, Windows, spread
 
 
 def a_meter_beside_a_sensor(mean=2.0, scale=3.0):
@@ -52,44 +52,56 @@ def test_the_first_step_is_the_rise_itself_and_a_skewed_sum_has_its_median_below
     np.testing.assert_allclose(ours[:, 3], np.median(sums, 0), rtol=0.02)
 
 
-def test_a_row_that_nothing_tells_of_is_left_out_of_both_sums():
+def test_a_row_that_is_not_known_is_left_out_of_both_sums():
     model, inputs = a_meter_beside_a_sensor()
-    gap = LONGEST_GAP + 1
-    rises = np.concatenate([[1.0], np.full(gap, np.nan), [4.0]])
+    rises = np.array([1.0, np.nan, 4.0])
     target = standardised(inputs, rises[:, None])[..., 0]
     come = inputs.scaler.backward(risen(model, inputs, target).numpy(), axis=0)[0]
-    np.testing.assert_allclose(come[[0, -1]], [1.0, 5.0])
-    assert np.isnan(come[1:-1]).all()
-    steps = np.linspace(1.0, 3.0, gap + 2)
-    forecast = standardised(inputs, np.outer(steps, [1.0, 0.2, 0.5, 1.0, 1.5, 1.8]))
-    some = since_origin(model, inputs, forecast, target)
-    short = since_origin(model, inputs, forecast[:, [0, -1]])
-    torch.testing.assert_close(some[0, [0, -1]], short[0])
+    np.testing.assert_allclose(come, [1.0, np.nan, 5.0])
+    forecast = standardised(inputs, np.outer([1.0, 2.0, 3.0], [1.0, 0.2, 0.5, 1.0, 1.5, 1.8]))
+    some = since_origin(model, inputs, forecast, torch.isfinite(target))
+    short = since_origin(model, inputs, forecast[:, [0, 2]])
+    torch.testing.assert_close(some[0, [0, 2]], short[0])
 
 
-def test_rows_between_two_readings_count_with_the_mean_that_the_later_one_tells_of():
-    model, inputs = a_meter_beside_a_sensor()
-    target = standardised(inputs, np.array([1.0, np.nan, np.nan, 4.0, 2.0, np.nan])[:, None])[..., 0]
-    come = inputs.scaler.backward(risen(model, inputs, target).numpy(), axis=0)[0]
-    np.testing.assert_allclose(come, [1.0, np.nan, np.nan, 13.0, 15.0, np.nan])
-    forecast = standardised(inputs, np.outer(np.arange(1.0, 7), [1.0, 0.2, 0.5, 1.0, 1.5, 1.8]))
-    told = since_origin(model, inputs, forecast, target)
-    torch.testing.assert_close(told[0, :5], since_origin(model, inputs, forecast)[0, :5])
-
-
-def test_what_was_read_later_is_in_no_window_and_sums_are_those_of_the_readings():
+def test_windows_of_a_meter_know_what_readings_tell_of_rows_before_them_once_they_are_there():
     rng = np.random.default_rng(0)
     total = rng.gamma(2.0, size=60).cumsum()
-    every = pd.DataFrame({"m": total}, pd.date_range("2024-01-01", periods=60, freq="30min"))
-    some = every.where(rng.random(every.shape) < 0.4)
-    some.iloc[0] = every.iloc[0]
+    some = pd.DataFrame({"m": total, "t": total}, pd.date_range("2024-01-01", periods=60, freq="30min"))
+    some[np.append([False, False], rng.random(58) < 0.6)] = np.nan
     rises = increments(some, ["m"])["m"]
-    read = some["m"].notna().to_numpy()[1:]
-    assert (rises.notna().to_numpy()[1:] == read).all()
-    found = summed(torch.tensor(rises.to_numpy()[1:])).numpy()
-    np.testing.assert_allclose(found[read], total[1:][read] - total[0])
-    for end in (20, 37, 59):  # what is known then is what a table that ends there tells
-        pd.testing.assert_series_equal(increments(some.iloc[:end], ["m"])["m"], rises.iloc[:end])
+    read = np.flatnonzero(some["m"].notna())
+    values = np.stack([rises, some["t"]], 1)
+    windows = Windows(values, look_back=60, horizon=12, dtype=torch.float64, means=np.array([True, False]))
+    origins = torch.arange(61)
+    past, future = windows.every_series(origins)
+    at = windows.at(torch.zeros_like(origins), origins)
+    measured = windows.measured(future, origins)
+    for origin in range(61):
+        held = past[origin, 0, 60 - origin :].numpy()
+        before = read[read < origin]
+        known = before[-1] if len(before) else 0
+        assert np.isnan(held[known + 1 :]).all()  # what was read later is in no window
+        assert held[1 : known + 1].sum() == pytest.approx(total[known] - total[0])
+        after = read[(read >= origin) & (read < origin + 12)]
+        assert np.flatnonzero(np.isfinite(measured[origin, 0])).tolist() == [row - origin for row in after if row > 0]
+        if len(after) and origin in read + 1:  # sums since a reading are those of the readings
+            come = summed(future[origin, 0]).numpy()[after - origin]
+            np.testing.assert_allclose(come, total[after] - total[origin - 1])
+        torch.testing.assert_close(at.past[origin], past[origin, 0], equal_nan=True)
+        plain = np.concatenate([np.full(60, np.nan), some["t"]])[origin : origin + 60]
+        np.testing.assert_array_equal(past[origin, 1].numpy(), plain)
+
+
+def test_a_rise_tells_of_no_row_of_a_gap_that_is_too_long():
+    rises = torch.full((2, LONGEST_GAP + 3), torch.nan)
+    rises[:, 0] = 1.0
+    rises[0, LONGEST_GAP], rises[1, LONGEST_GAP + 1] = 2.0, 2.0
+    assert torch.isnan(spread(rises[:, 1:])[:, 0]).all()
+    found = spread(rises)
+    assert (found[0, 1 : LONGEST_GAP + 1] == 2).all()
+    torch.testing.assert_close(found[1], rises[1], equal_nan=True)
+    assert torch.isnan(found[:, -1]).all()
 
 
 def household(rows, meters, rng):

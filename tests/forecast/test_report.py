@@ -77,3 +77,14 @@ def test_a_gain_has_one_sign_wherever_it_is_told(trained, gain, kept):
     row = components(summary).loc["attention"]
     assert row["validation"] == f"{gain:+.2%}"
     assert f"gains {gain:+.2%} on validation" in learned(summary)
+
+
+@pytest.mark.parametrize("nothing", [None, float("nan")])
+def test_a_gain_that_nothing_tells_of_is_a_dash(nothing):
+    attention = {"kept": False, "relative_gain": nothing}
+    linear = {"penalty": 1.0, "reversion": {"gains": [nothing, 0.01], "kept": False}}
+    summary = {"plan": {"period": 24}, "linear": linear, "attention": attention}
+    table = components(summary)
+    assert table.loc["attention", "validation"] == "-"
+    assert table.loc["return to the mean"].tolist()[-3:] == ["-", "+1.00%", "no"]
+    assert "gains - on validation" in learned(summary)
