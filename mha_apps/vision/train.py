@@ -100,9 +100,10 @@ def build(recipe: VitRecipe, images: ImageSet, pretrained: ViT | None = None) ->
             **settings,
         )
     except ValueError as error:
+        side = -(-min(images.image_size) // 16) * 16  # which every preset's patch divides
         raise InputError(
-            f"{recipe.data} with preset {recipe.preset}: {error}; set --image-size, --patch-size, or --dim, --heads, "
-            "--mlp-ratio and the like"
+            f"{recipe.data} with preset {recipe.preset}: {error}; set --image-size, such as {side}, --patch-size, or "
+            "--dim, --heads, --mlp-ratio and the like"
         ) from error
 
 

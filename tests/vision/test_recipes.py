@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import mha_apps.vision
+from mha_apps.errors import InputError
 from mha_apps.images import ImageSet
 from mha_apps.training import load_recipe
 from mha_apps.vision import PRESETS, VitRecipe
@@ -36,6 +37,12 @@ def test_the_preset_that_is_picked_by_itself_takes_images_of_the_size(size):
     model = build(VitRecipe(), images)
     assert model(torch.randn(2, 3, *size)).shape == (2, 4)
     assert min(model.grid) >= 4
+
+
+def test_images_of_a_size_that_no_patch_divides_are_told_one_that_fits():
+    images = ImageSet(torch.zeros(4, 3, 20, 30, dtype=torch.uint8), torch.arange(4), tuple("abcd"))
+    with pytest.raises(InputError, match=r"\(20, 30\) is not a multiple .* set --image-size, such as 32"):
+        build(VitRecipe(), images)
 
 
 def test_the_recipe_class_is_known_without_importing_torch():
