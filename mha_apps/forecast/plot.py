@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from mha_apps.training.files import save_picture
@@ -71,7 +73,7 @@ def plot_forecast(
     figure = Figure(figsize=(9, 3.2), layout="constrained")
     axes = figure.subplots()
     history_colour, median_colour = COLOURS[6], COLOURS[0]
-    axes.plot(history.index, history.to_numpy(), color=history_colour, linewidth=1.0, label="measured")
+    _draw(axes, history, color=history_colour, linewidth=1.0, label="measured")
     levels = sorted((int(name[3:]) for name in forecast.columns if name.startswith("lo-")), reverse=True)
     when = pd.DatetimeIndex(forecast["ds"])
     for level in levels:
@@ -82,7 +84,7 @@ def plot_forecast(
         )
     axes.plot(when, forecast["median"].to_numpy(), color=median_colour, linewidth=1.5, label="forecast (median)")
     if truth is not None:
-        axes.plot(truth.index, truth.to_numpy(), color=COLOURS[1], linewidth=1.2, label="what came")
+        _draw(axes, truth, color=COLOURS[1], linewidth=1.2, label="what came")
     if len(history):
         axes.axvline(_between(history.index[-1], when[0]), color="#999999", linewidth=0.8, linestyle=":")
     show_times(axes, when.tz)
@@ -94,6 +96,13 @@ def plot_forecast(
     low_end, high_end = axes.get_ylim()
     axes.set_ylim(low_end, high_end + 0.15 * (high_end - low_end))  # room for the legend
     return figure
+
+
+def _draw(axes: Axes, series: pd.Series, **style: Any) -> None:
+    """A line, with dots where it would not be seen: at values whose neighbours are missing."""
+    read = np.pad(series.notna().to_numpy(), 1)
+    alone = np.flatnonzero(read[1:-1] & ~read[:-2] & ~read[2:])
+    axes.plot(series.index, series.to_numpy(), marker=".", markersize=4, markevery=alone.tolist(), **style)
 
 
 def _between(first: pd.Timestamp, second: pd.Timestamp) -> pd.Timestamp:

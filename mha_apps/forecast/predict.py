@@ -26,7 +26,6 @@ from .faults import named, rows_since, since_unit_change, warn_of_silence, witho
 from .inputs import Inputs
 from .limits import (
     LastReading,
-    increments,
     increments_of_believed,
     is_before,
     last_readings,
@@ -214,37 +213,35 @@ def rows_of(
     """``frame`` as the model reads it, meters as increments, and the last reading of each meter before that.
 
     What is forecast comes first, then the covariates; rows that only say what is to come are left out. Values that no
-    forecast should rest on are missing, but for those of the columns ``trusted``: they are compared with the last rows
-    of the training and with its deviations, as a short table does not tell what is far out.
+    forecast should rest on are missing, but for those of the columns ``trusted`` that are no meters: they are compared
+    with the last rows of the training and with its deviations, as a short table does not tell what is far out.
     """
     frame = check_frame(model, frame.rename(columns=str), source)
     frame = model.covariates.select(frame, model.series, source)
     meters, known = meters_of(model, list(frame.columns)), readings_of(model)
     tail = tail_of(model)
     same = (frame.index.tz is None) == (tail.index.tz is None)
-    doubted = [name for name in frame.columns if name not in trusted]
+    doubted = [name for name in frame.columns if name not in trusted or name in meters]
     usual = _seen(model)
     plain = [name for name in doubted if name in usual.index and name not in meters]
     clean = without_sentinels(frame[plain], usual, source)
     clean, rises = increments_of_believed(
         frame[doubted].assign(**clean) if clean is not None else frame[doubted],
-        [name for name in meters if name in doubted],
+        meters,
         source,
         before=known,
         freq=model.step,
         earlier=tail[tail.index < frame.index[0]] if same else tail,
         deviation=usual["deviation"].reindex(doubted, fill_value=0.0).to_numpy(),
     )
-    read = frame.assign(**clean) if len(trusted) else clean
+    read = frame.assign(**clean)
     for name in meters:
         warn_of_losses(read[name], source)
     # A meter that reads nothing here goes on from what training saw.
     last = {name: known[name] if np.isnan(each.value) else each for name, each in last_readings(read, meters).items()}
     if not len(trusted):
         warn_of_bounds(model, model.covariates.forecast(read), source)
-        return rises, last
-    trusted_meters = [name for name in meters if name in trusted]
-    return increments(read.assign(**rises), trusted_meters, known, model.step), last
+    return read.assign(**rises), last
 
 
 def _seen(model: ForecastModel) -> pd.DataFrame:

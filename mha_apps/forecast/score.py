@@ -28,7 +28,7 @@ from mha_apps.training import Run
 from .conformal import Calibration, half_width, scores
 from .engine import forecast_origins
 from .inputs import Inputs
-from .limits import bound
+from .limits import bound, increments, meters_of, readings_of
 from .meters import since_origin
 from .model import LEVELS, ForecastModel
 from .predict import (
@@ -80,22 +80,34 @@ def score(run: Run | str | Path, csv: str | Path) -> dict[str, Any]:
     frame = in_zone(model, frame, str(csv))
     frame = frame[known_of(model, frame, str(csv))]
     # A spike of a covariate must not flag the sensors that it informs.
-    frame, _ = rows_of(model, frame, str(csv), trusted=model.series)
-    return score_frame(model, frame, str(csv), zone=zone)
+    rows, _ = rows_of(model, frame, str(csv), trusted=model.series)
+    meters = meters_of(model, list(rows.columns))
+    # What is no reading of a meter is flagged, but later rises do not count from it.
+    read = increments(frame, meters, readings_of(model), model.step)[meters]
+    return score_frame(model, rows, str(csv), zone=zone, read=rows.assign(**read.reindex(rows.index)))
 
 
 def score_frame(
-    model: ForecastModel, frame: pd.DataFrame, source: str = "the frame", *, zone: tzinfo | str | None = None
+    model: ForecastModel,
+    frame: pd.DataFrame,
+    source: str = "the frame",
+    *,
+    zone: tzinfo | str | None = None,
+    read: pd.DataFrame | None = None,
 ) -> dict[str, Any]:
-    """:func:`score` for a frame as :func:`mha_apps.forecast.predict.rows_of` gives it; times are told in ``zone``."""
+    """:func:`score` for a frame as :func:`mha_apps.forecast.predict.rows_of` gives it; times are told in ``zone``.
+
+    What is held against the intervals is ``read``, where it is given: ``frame`` with what cannot be believed in it.
+    """
     whole = after_tail(model, frame)
     before = len(whole) - len(frame)  # rows of the training, which are the past of these
     seen = model.rows_seen(frame.index)
     start = before + (seen if seen < len(frame) else min(max(0, model.look_back - before), len(frame) - 1))
     frame = align(model, whole)
     inputs = make_inputs(model, frame)
+    read = model.covariates.forecast(frame if read is None else read.reindex_like(frame))
     frame = model.covariates.forecast(frame.set_axis(times_in(model, frame.index, zone)))
-    times, values = frame.index[start:], frame.to_numpy(dtype=np.float64)[start:]
+    times, values = frame.index[start:], read.to_numpy(dtype=np.float64)[start:]
     if not np.isfinite(values).any():
         raise InputError(f"{source}: no value from {times[0]} on; give rows with readings")
     lead = min(start, model.horizon)  # the intervals follow these rows first

@@ -144,7 +144,8 @@ class Windows:
         dtype: what the table is stored in.
         after: at most ``horizon`` rows that are known after the last one; no origin lies among them.
         means: ``(series,)``, true where a value is the mean over the rows since the one before, as of what a meter
-            rises by. Every row between has it too, but in no past that ends before it was known.
+            rises by. Every row between has it too, but in no past that ends before it was known, or begins after the
+            one before.
     """
 
     def __init__(
@@ -189,11 +190,12 @@ class Windows:
         return self._past(both, later), both[..., self.look_back :]
 
     def _past(self, both: Tensor, later: Tensor | None) -> Tensor:
-        """The past of windows as it was known at their origins."""
+        """The past of windows as it was known at their origins, and from its own rows alone."""
         past = both[..., : self.look_back]
         if later is None:
             return past
-        unknown = later[..., : self.look_back].flip(-1).to(torch.int8).cumprod(-1).flip(-1).bool()
+        told = later[..., : self.look_back].to(torch.int8)
+        unknown = told.flip(-1).cumprod(-1).flip(-1) + told.cumprod(-1) > 0
         return torch.where(unknown, torch.nan, past)
 
     def measured(self, future: Tensor, origin: Tensor) -> Tensor:

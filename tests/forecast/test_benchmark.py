@@ -70,4 +70,4 @@ def test_the_benchmark_scores_every_window_and_says_how_sure_its_gain_is(tmp_pat
     printed = capsys.readouterr().out
     assert "{" not in printed
     assert f"{found['average']['mse']:.4f}" in printed
-    assert f"{found['gain_over_ridge']['average']['mse']['low']:+.2%}" in printed
+    assert f"{found['gain_over_ridge']['average']['mse']['low']:+z.2%}" in printed

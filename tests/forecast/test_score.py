@@ -319,6 +319,31 @@ def test_alerts_hold_the_bounds_of_the_run(tmp_path, meter):
     np.testing.assert_allclose(above, at, atol=1e-6)
 
 
+@pytest.mark.parametrize("apart", [1, 2])
+def test_zeros_of_a_meter_are_flagged_and_spoil_nothing_else(tmp_path, apart):
+    frame = frame_of(1000).assign(flow=(frame_of(1000)["flow"] + 5).cumsum())
+    frame.loc[frame.index[np.arange(1000) % apart != 0], "flow"] = np.nan
+    frame.iloc[:800].to_csv(tmp_path / "plant.csv")
+    recipe = ForecastRecipe(csv=str(tmp_path / "plant.csv"), horizon=6, attention=False, trees=False, counter=("flow",))
+    found = train(recipe, out=tmp_path / "run")
+
+    def outside(*zeros):
+        rows = frame.iloc[700:].copy()
+        rows.iloc[list(zeros), rows.columns.get_loc("flow")] = 0.0
+        rows.to_csv(tmp_path / "new.csv")
+        result = score(found, tmp_path / "new.csv")
+        assert not any(sensor["drifts"] for sensor in result["sensors"])
+        return {(row["sensor"], row["time"]) for row in result["outside"]}
+
+    usual = outside()
+    assert len(usual) < 30
+    assert len(outside(60, 80) ^ usual) <= 2  # among the rows of the training
+    here, after = (str(frame.index[place].tz_localize(None)) for place in (850, 850 + apart))
+    more = outside(150)
+    assert ("flow", after) in more
+    assert len((more ^ usual) - {("flow", here), ("flow", after)}) <= 3
+
+
 @pytest.mark.parametrize("text", ["temp", "temp>", ">80", "temp>hot", "temp=80", ""])
 def test_a_condition_that_cannot_be_read_is_one_line(text):
     with pytest.raises(InputError, match=r"--alert .*write SENSOR>NUMBER"):
