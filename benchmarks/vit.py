@@ -192,7 +192,7 @@ def draw(curves: dict[str, list[tuple[float, float]]], args: argparse.Namespace)
     ax.set(xlabel="minutes", ylabel="validation top-1 (%)", title=f"{Path(args.data).name}: accuracy against minutes")
     ax.set_xlim(left=0)
     ax.grid(alpha=0.3)
-    ax.legend()
+    figure.legend(loc="outside lower center", ncols=len(curves), fontsize="small", frameon=False)
     figure.savefig(args.out, dpi=150)
 
 
