@@ -27,7 +27,6 @@ __all__ = [
     "elapses",
     "encode",
     "extend",
-    "offset_of",
     "on_clock",
     "step_name",
     "step_of",

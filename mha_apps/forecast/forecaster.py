@@ -321,26 +321,22 @@ def to_wide(frame: pd.DataFrame) -> pd.DataFrame:
         raise InputError(f"the frame: {twice} is there twice; keep one of the rows")
     frame = frame.sort_index()
     if frame.index.freq is None:
-        guess: Any = pd.infer_freq(frame.index) if len(frame) > 2 else None
-        if guess is None and len(frame) > 1:
-            steps, counts = np.unique(np.diff(frame.index.as_unit("ns").asi8), return_counts=True)
-            guess = pd.Timedelta(int(steps[counts.argmax()]), "ns")
-        regular = frame.asfreq(guess) if guess is not None else frame
-        lost = frame.index.difference(regular.index)
-        if len(lost) and (regular := _by_clock(frame)) is None:
-            raise InputError(f"the frame: {lost[0]} is off the grid of {guess}; resample it first")
+        regular, step, lost = _in_steps(frame)
+        if len(lost) and frame.index.tz is not None:  # days of a clock, say, are not all as long
+            wall, _, off = _in_steps(frame.set_axis(on_clock(frame.index)))
+            if not len(off):
+                return wall.set_axis(at_first(wall.index, frame.index.tz))
+        if len(lost):
+            raise InputError(f"the frame: {lost[0]} is off the grid of {step}; resample it first")
         frame = regular
     return frame
 
 
-def _by_clock(frame: pd.DataFrame) -> pd.DataFrame | None:
-    """``frame``, whose times have a zone, in the steps of its clock, such as days; None where they are in none."""
-    index = frame.index
-    if index.tz is None:
-        return None
-    wall = frame.set_axis(on_clock(index))
-    steps, counts = np.unique(np.diff(wall.index.asi8), return_counts=True)
-    regular = wall.asfreq(pd.infer_freq(wall.index) or pd.Timedelta(int(steps[counts.argmax()]), wall.index.unit))
-    if len(wall.index.difference(regular.index)):
-        return None
-    return regular.set_axis(at_first(regular.index, index.tz))
+def _in_steps(frame: pd.DataFrame) -> tuple[pd.DataFrame, Any, pd.DatetimeIndex]:
+    """``frame`` with a row for each of its steps, the step, and the times that are beside them."""
+    step: Any = pd.infer_freq(frame.index) if len(frame) > 2 else None
+    if step is None and len(frame) > 1:
+        steps, counts = np.unique(np.diff(frame.index.as_unit("ns").asi8), return_counts=True)
+        step = pd.Timedelta(int(steps[counts.argmax()]), "ns")
+    regular = frame.asfreq(step) if step is not None else frame
+    return regular, step, frame.index.difference(regular.index)

@@ -27,10 +27,11 @@ from torch import Tensor, nn
 from mha_apps.attention import Dilated, Mask, PerHead, TransformerBlock, Window
 from mha_apps.errors import InputError
 
-from .calendar import CYCLES, offset_of
+from .calendar import CYCLES
 from .covariates import Covariates
 from .drivers import count_drivers
 from .linear import blocks_of
+from .reading.grid import offset_of
 from .windows import whole_patches
 
 __all__ = ["LEVELS", "AttentionPath", "ForecastModel", "load_folder"]

@@ -352,7 +352,8 @@ def test_a_sensor_that_stopped_early_has_intervals_as_wide_as_so_much_further_ah
     assert any(f"'walk' without a value in the last {gap} rows" in each for each in told) == (gap > 1)
     later = fresh[np.minimum(np.arange(6) + gap, 5)]
     assert (stale > 0.7 * later).all()  # the width itself follows the rows, which are not quite the same
-    assert stale[0] > 1.15 * fresh[0]
+    # One step late is 1.15 times as wide in the mean of ten seeds.
+    assert stale[0] > (1.15 if gap == 1 else 1.2) * fresh[0]
 
 
 def test_intervals_that_rest_on_few_windows_are_told_with_their_number():
