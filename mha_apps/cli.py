@@ -410,6 +410,7 @@ class ForecastBenchmark(Verb):
         import pandas as pd
 
         from mha_apps.forecast import benchmark
+        from mha_apps.forecast.report import gained
 
         found = benchmark(self.recipe.csv, recipe=self.recipe, trees=self.recipe.trees)
         errors = {name: found[name] for name in ("average", "horizons")}
@@ -423,7 +424,8 @@ class ForecastBenchmark(Verb):
         }
         gains = {
             horizon: {
-                error: f"{of['gain']:+z.2%} ({of['low']:+z.2%} to {of['high']:+z.2%})" for error, of in both.items()
+                error: f"{gained(of['gain'])} ({gained(of['low'])} to {gained(of['high'])})"
+                for error, of in both.items()
             }
             for horizon, both in found["gain_over_ridge"].items()
         }

@@ -222,7 +222,7 @@ def within(model: ForecastModel, inputs: Inputs, names: list[str], values: Tenso
 
     With ``sums`` those of meters are rises since the origin, which never fall, else rises of single rows.
     """
-    if "lower" not in model.artifacts and "meter" not in model.artifacts:
+    if "lower" not in model.artifacts and not model.meters.any():
         return values
     real = bound(model, names, inputs.scaler.backward(values.numpy(), axis=1), rises=True)
     if sums and (meters := [names.index(name) for name in meters_of(model, names)]):

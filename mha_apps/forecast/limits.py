@@ -81,7 +81,6 @@ class Limits:
             model.artifacts["lower"] = torch.from_numpy(self.lower)
             model.artifacts["upper"] = torch.from_numpy(self.upper)
         if self.meters:
-            model.artifacts["meter"] = torch.tensor([name in self.meters for name in model.series])
             keep_readings(model, self.meters)
 
 
@@ -495,10 +494,8 @@ def _strays(rows: np.ndarray, readings: np.ndarray, usual: np.ndarray) -> np.nda
 
 def meters_of(model: ForecastModel, names: Sequence[str]) -> list[str]:
     """Those of ``names`` that are meters."""
-    if "meter" not in model.artifacts:
-        return []
-    flags = dict(zip(model.series, model.artifacts["meter"].tolist(), strict=True))
-    return [name for name in names if flags.get(name, False)]
+    meters = {name for name, meter in zip(model.series, model.meters.tolist(), strict=True) if meter}
+    return [name for name in names if name in meters]
 
 
 def are_meters(model: ForecastModel, names: Sequence[str]) -> np.ndarray:

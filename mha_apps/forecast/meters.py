@@ -87,8 +87,7 @@ def summed(rises: Tensor) -> Tensor:
 def _meters(model: ForecastModel, inputs: Inputs) -> tuple[Tensor, Tensor, Tensor]:
     """Which series of ``inputs`` are meters ``(meters,)``, their mean and their scale ``(meters, 1)``."""
     who = inputs.identities
-    flags = model.artifacts.get("meter", torch.zeros(len(model.series), dtype=torch.bool))
-    places = ((who > 0) & flags[(who - 1).clamp_min(0)]).nonzero()[:, 0]
+    places = ((who > 0) & model.meters[(who - 1).clamp_min(0)]).nonzero()[:, 0]
     mean, scale = (torch.from_numpy(each)[places, None] for each in (inputs.scaler.mean, inputs.scaler.scale))
     return places, mean, scale
 

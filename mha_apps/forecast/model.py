@@ -377,6 +377,11 @@ class ForecastModel(nn.Module, PyTorchModelHubMixin):
         return model.eval()
 
     @property
+    def meters(self) -> Tensor:
+        """Which series are meters, whose rows are what they rose by: ``(series,)`` bool."""
+        return self.artifacts.get("meter", torch.zeros(len(self.series), dtype=torch.bool))
+
+    @property
     def step(self) -> BaseOffset:
         """From one row to the next."""
         return offset_of(self.frequency)

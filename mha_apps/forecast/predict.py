@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass, replace
 from datetime import tzinfo
 from pathlib import Path
@@ -208,20 +207,21 @@ def _warn_of_absent(model: ForecastModel, frame: pd.DataFrame, source: str) -> N
 
 
 def rows_of(
-    model: ForecastModel, frame: pd.DataFrame, source: str, *, trusted: Collection[str] = ()
+    model: ForecastModel, frame: pd.DataFrame, source: str, *, judged: bool = False
 ) -> tuple[pd.DataFrame, dict[str, LastReading]]:
     """``frame`` as the model reads it, meters as increments, and the last reading of each meter before that.
 
     What is forecast comes first, then the covariates; rows that only say what is to come are left out. Values that no
-    forecast should rest on are missing, but for those of the columns ``trusted`` that are no meters: they are compared
-    with the last rows of the training and with its deviations, as a short table does not tell what is far out.
+    forecast should rest on are missing: they are compared with the last rows of the training and with its deviations,
+    as a short table does not tell what is far out. Where the series are to be ``judged``, those that are no meters keep
+    theirs.
     """
     frame = check_frame(model, frame.rename(columns=str), source)
     frame = model.covariates.select(frame, model.series, source)
     meters, known = meters_of(model, list(frame.columns)), readings_of(model)
     tail = tail_of(model)
     same = (frame.index.tz is None) == (tail.index.tz is None)
-    doubted = [name for name in frame.columns if name not in trusted or name in meters]
+    doubted = [name for name in frame.columns if not judged or name not in model.series or name in meters]
     usual = _seen(model)
     plain = [name for name in doubted if name in usual.index and name not in meters]
     clean = without_sentinels(frame[plain], usual, source)
@@ -239,7 +239,7 @@ def rows_of(
         warn_of_losses(read[name], source)
     # A meter that reads nothing here goes on from what training saw.
     last = {name: known[name] if np.isnan(each.value) else each for name, each in last_readings(read, meters).items()}
-    if not len(trusted):
+    if not judged:
         warn_of_bounds(model, model.covariates.forecast(read), source)
     return read.assign(**rises), last
 

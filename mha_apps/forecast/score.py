@@ -80,7 +80,7 @@ def score(run: Run | str | Path, csv: str | Path) -> dict[str, Any]:
     frame = in_zone(model, frame, str(csv))
     frame = frame[known_of(model, frame, str(csv))]
     # A spike of a covariate must not flag the sensors that it informs.
-    rows, _ = rows_of(model, frame, str(csv), trusted=model.series)
+    rows, _ = rows_of(model, frame, str(csv), judged=True)
     meters = meters_of(model, list(rows.columns))
     # What is no reading of a meter is flagged, but later rises do not count from it.
     read = increments(frame, meters, readings_of(model), model.step)[meters]

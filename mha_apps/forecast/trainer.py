@@ -732,9 +732,8 @@ def calibrate(model: ForecastModel, inputs: Inputs, plan: Plan) -> None:
     """
     origins = thin(whole(plan.calibration, 1), inputs.windows.series, 100_000)
     score = scores(*forecast_risen(model, inputs, origins))
-    meter = model.artifacts.get("meter", torch.zeros(len(model.series), dtype=torch.bool))
     offset, pace = torch.empty_like(score[0]), torch.empty_like(score[0])
-    for alike in (meter, ~meter):
+    for alike in (model.meters, ~model.meters):
         calibration = Calibration.fit(score[:, alike])
         offset[alike], pace[alike] = calibration.offset, calibration.pace
     # How fast offsets move needs fewer digits, and of ten thousand series they take megabytes.

@@ -17,7 +17,7 @@ from mha_apps.forecast.windows import LONGEST_GAP, Scaler, Windows, spread
 
 def a_meter_beside_a_sensor(mean=2.0, scale=3.0):
     """A model whose second series is a meter, and inputs of it alone, in the other order and with a stranger."""
-    model = SimpleNamespace(series=["sensor", "meter"], artifacts={"meter": torch.tensor([False, True])})
+    model = SimpleNamespace(series=["sensor", "meter"], meters=torch.tensor([False, True]))
     scaler = Scaler(np.array([mean, 7.0, 8.0]), np.array([scale, 0.5, 0.6]))
     return model, SimpleNamespace(identities=torch.tensor([2, 1, 0]), scaler=scaler)
 
