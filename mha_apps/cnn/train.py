@@ -164,10 +164,10 @@ def evaluate(
     """
     run = run if isinstance(run, Run) else Run.open(run, "cnn")
     model = load_model(run)
-    data = data or run.recipe(CnnRecipe).data
     result = evaluate_model(
         model,
         run,
+        run.recipe(CnnRecipe),
         data,
         split=split,
         flip_average=flip_average,

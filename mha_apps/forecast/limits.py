@@ -27,6 +27,7 @@ from mha_apps.errors import InputError, nearest, warn
 
 from .faults import FEWEST, SPIKE_ROWS, named, without_spikes
 from .model import ForecastModel
+from .reading.oddities import only_rises
 from .recipe import ForecastRecipe
 from .windows import LONGEST_GAP
 
@@ -109,6 +110,8 @@ def limited(frame: pd.DataFrame, recipe: ForecastRecipe, source: str) -> tuple[p
         frame, rises = frame.drop(columns=silent), rises.drop(columns=silent)
         names = [name for name in names if name not in silent]
         meters = [name for name in meters if name not in silent]
+    if rising := [name for name in names if name not in meters and only_rises(frame[name].to_numpy(dtype=np.float64))]:
+        warn(f"{source}: {named(rising)}: only rises, as a meter does; if it is one, add --counter {rising[0]!r}")
     lower = parse_bounds(recipe.min, "--min", names, source, -np.inf)
     upper = parse_bounds(recipe.max, "--max", names, source, np.inf)
     for name, low, high in zip(names, lower[:-1], upper[:-1], strict=True):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -123,7 +125,8 @@ def _try(model: nn.Module, train: ImageSet, recipe: ImageRecipe) -> None:
 def evaluate_model(
     model: Any,
     run: Run,
-    data: str,
+    recipe: ImageRecipe,
+    data: str | None = None,
     *,
     split: Literal["test", "validation", "all"] = "test",
     flip_average: bool = False,
@@ -135,8 +138,9 @@ def evaluate_model(
 
     Args:
         model: a classifier with ``image_size``, ``channels``, ``classes``, ``mean`` and ``std``.
-        run: where the plot goes.
-        data: an image source.
+        run: where the plot goes: into its plots, in a folder of its own for data that it was not trained on.
+        recipe: what the run was trained by.
+        data: an image source; the one of the recipe when None.
         split: ``test``; ``all`` takes every image of a source without splits.
         flip_average: average the logits of each image with those of its mirror image. Stated in the result.
         device, precision, batch_size: see :func:`predict_probabilities`.
@@ -149,6 +153,7 @@ def evaluate_model(
         InputError: the images cannot be used, or have classes that the model does not know.
     """
     height, width = model.image_size
+    data = data or recipe.data
     images = with_classes(load(data, split, image_size=(height, width), channels=model.channels), model.classes)
     probabilities = predict_probabilities(
         model,
@@ -161,7 +166,9 @@ def evaluate_model(
         flip_average=flip_average,
     )
     result = evaluate_classifier(probabilities, images.labels, model.classes)
-    plot = run.path / "plots" / f"confusion-{split}.png"
+    source = replace(recipe, data=data).located().data
+    folder = run.plots_dir if source == recipe.data else run.plots_dir / Path(source).stem
+    plot = folder / f"confusion-{split}.png"
     save_picture(plot_confusion(result["confusion"], model.classes), plot)
     return {
         "data": data,

@@ -145,11 +145,10 @@ def evaluate(
         see :func:`mha_apps.images.classify.evaluate_model`.
     """
     run = run if isinstance(run, Run) else Run.open(run, "vit")
-    model = load_model(run)
-    data = data or run.recipe(VitRecipe).data
     return evaluate_model(
-        model,
+        load_model(run),
         run,
+        run.recipe(VitRecipe),
         data,
         split=split,
         flip_average=flip_average,

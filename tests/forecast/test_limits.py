@@ -13,6 +13,7 @@ from mha_apps.forecast.backtest import evaluate
 from mha_apps.forecast.limits import LastReading, increments, increments_of_believed, limited
 from mha_apps.forecast.meters import readings
 from mha_apps.forecast.predict import as_read, tail_of
+from mha_apps.forecast.reading.oddities import only_rises
 from mha_apps.forecast.windows import LONGEST_GAP
 
 LINEAR = {"horizon": 6, "attention": False, "trees": False}
@@ -35,6 +36,14 @@ def metered(frame, resets=(150, 290)):
     return frame.assign(used=total)
 
 
+def limited_with(frame, **settings):
+    """The warnings of :func:`limited`."""
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        limited(frame, ForecastRecipe(csv="it", horizon=6, **settings), "it")
+    return [str(each.message) for each in told]
+
+
 def test_no_number_of_a_forecast_is_outside_its_bounds():
     bounded = Forecaster(**LINEAR, min=("0",), max=("humidity=100",)).fit(frame_of())
     table = bounded.predict()
@@ -48,6 +57,32 @@ def test_no_number_of_a_forecast_is_outside_its_bounds():
     assert (free.drop(columns=["unique_id", "ds"]).to_numpy() < 0).any()
     inner = values["lo-95"].le(values["lo-80"]) & values["lo-80"].le(values["median"])
     assert (inner & values["median"].le(values["hi-80"]) & values["hi-80"].le(values["hi-95"])).all()
+
+
+def test_a_series_that_only_rises_is_told_of_unless_it_is_named_as_a_meter():
+    frame = metered(frame_of())
+    told = limited_with(frame)
+    assert told == ["it: 'used': only rises, as a meter does; if it is one, add --counter 'used'"]
+    assert not limited_with(frame, counter=("used",))
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "rises"),
+    [
+        ("a meter of the day", np.tile([0, 1.5, 2, 7, 7, 7.5, 9, 9.0], 20), True),
+        ("a total", np.cumsum(np.arange(100) % 7), True),
+        ("a meter with failed rows", np.where(np.arange(200) % 50 == 20, 0.0, np.cumsum(np.arange(200) % 3)), True),
+        ("an hour of the day", np.tile(np.arange(24.0), 20), False),
+        ("minutes since the start", np.arange(300) / 60 + 4, False),
+        ("a sensor", np.sin(np.arange(300.0)), False),
+        ("a trend with noise", np.arange(300) + np.cos(np.arange(300.0) * 3) * 2, False),
+        ("a switch", np.arange(300.0) % 50 // 25, False),
+        ("a tank that empties slowly", np.tile([1, 2, 4, 5, 7, 9, 11, 13, 14, 16, 18, 20, 12.0], 20), False),
+        ("too few", np.arange(25.0) ** 2, False),
+    ],
+)
+def test_what_only_rises(name, values, rises):
+    assert only_rises(np.insert(values.astype(float), 7, np.nan)) == rises, name
 
 
 def test_rises_of_a_meter_count_through_resets_and_a_gap_has_their_mean_in_the_row_that_ends_it():

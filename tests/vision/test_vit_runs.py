@@ -1,6 +1,7 @@
 """From a recipe to a run folder, and from there to numbers, predictions and pictures."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -46,6 +47,19 @@ def test_a_small_vit_learns_the_digits(run):
     assert (run.plots_dir / "confusion-test.png").is_file()
     assert "Attention" in (run.path / "report.html").read_text()
     json.dumps(result)
+
+
+def test_other_images_leave_the_confusion_matrix_of_the_run_as_it_is(run, tmp_path):
+    kept = evaluate(run)["plot"]
+    before = Path(kept).read_bytes()
+    images = load("digits", "test")
+    for number in range(20):
+        folder = tmp_path / "mine" / images.classes[images.labels[number]]
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(images.images[number, 0].numpy()).save(folder / f"{number}.png")
+    other = evaluate(run, str(tmp_path / "mine"), split="all")
+    assert Path(other["plot"]) == run.plots_dir / "mine" / "confusion-all.png"
+    assert Path(kept).read_bytes() == before
 
 
 def test_a_run_keeps_classes_and_normalisation_with_the_model(run):

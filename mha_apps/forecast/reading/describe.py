@@ -146,6 +146,8 @@ def _describe_columns(report: ReadingReport, blocks: list[Block], laid: Laid, fr
                 column.oddities.append(f"constant ({finite[0]:.6g})")
             elif oddities.row_counter(finite) and len(finite) > 5:
                 column.oddities.append("rises by one from row to row, as a row counter does")
+            elif oddities.only_rises(row):
+                column.oddities.append("only rises, as a meter does; if it is one, name it to train with --counter")
             elif (share := oddities.zero_share(row)) >= 0.5:
                 column.oddities.append(f"zero-inflated ({share:.0%} zeros)")
             column.step = _own_step(row, part, laid)

@@ -1,4 +1,4 @@
-"""What a modeller should know of the columns: constant ones, row counters, lagged copies, series of mostly zeros."""
+"""What a modeller should know of the columns: constant ones, counters of rows, meters, copies, mostly zeros."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import numpy as np
 
 MOST_COLUMNS = 60
 LONGEST_LAG = 48
+FEWEST_RISES = 30
+MOST_STARTS = 0.25  # share of a meter's changes; one of the day, read every six hours, starts again at one in four
 
 
 def constant(values: np.ndarray) -> bool:
@@ -23,6 +25,20 @@ def row_counter(values: np.ndarray) -> bool:
         return False
     steps = np.diff(values)
     return bool(np.mean(steps == 1) >= 0.98) or bool(len(steps) > 10 and np.mean(steps == -1) >= 0.98)
+
+
+def only_rises(values: np.ndarray) -> bool:
+    """Whether a series rises, by steps that differ, and falls to less than half alone, as a meter that starts again.
+
+    The steps of an hour of the day, or of a time since the start, are all the same.
+    """
+    finite = values[np.isfinite(values)]
+    steps = np.diff(finite)
+    rises, falls = steps > 0, steps < 0
+    if rises.sum() < FEWEST_RISES or falls.sum() > MOST_STARTS * (rises.sum() + falls.sum()):
+        return False
+    starts_again = bool(np.all((finite[1:][falls] >= 0) & (finite[1:][falls] <= finite[:-1][falls] / 2)))
+    return starts_again and bool(np.ptp(steps[rises]) > 1e-6 * steps.max())
 
 
 def zero_share(values: np.ndarray) -> float:

@@ -24,6 +24,7 @@ def messy(tmp_path: Path) -> Path:
     frame = pd.DataFrame(
         {
             "No": range(1, 401), "time": index.strftime("%d.%m.%Y %H:%M"), "flow": flow, "flow before": pd.Series(flow).shift(2), "set point": 7.5,
+            "used": np.cumsum(np.abs(RNG.normal(2, 1, 400))).round(1),
             "rain": np.where(RNG.random(400) < 0.8, 0.0, RNG.gamma(2, 2, 400).round(1)), "state": "run",
         }
     )  # fmt: skip
@@ -41,7 +42,7 @@ def test_the_report_says_what_an_engineer_needs(messy: Path) -> None:
     for part in (
         "semicolon", "decimal comma", "'time', day first", "no zone", "2024-01-01 00:00:00 to 2024-01-17 15:00:00", "400 rows, wide",
         "352 read = 350 used + 2 set aside", "1 identical duplicate", "1 no time", "2024-01-05 04:00:00 to 2024-01-07 05:00:00 (50 rows)",
-        "3 sentinel -999", "set point: constant (7.5)", "rain: zero-inflated", "flow before: copies 'flow', 2 steps later", "No: counts the rows",
+        "3 sentinel -999", "set point: constant (7.5)", "rain: zero-inflated", "used: only rises, as a meter does", "flow before: copies 'flow', 2 steps later", "No: counts the rows",
         "state: text (1 different, such as 'run')", "line 9: identical duplicate", "line 353: no time",
     ):  # fmt: skip
         assert part in text, f"{part!r} is not in\n{text}"
@@ -60,7 +61,7 @@ def test_json_holds_all_of_the_report(messy: Path) -> None:
     assert data["set_aside"] == {"no time": 1, "identical duplicate": 1}
     assert data["rows_read"] == data["rows_used"] + sum(data["set_aside"].values())
     assert data["cells_read"] == data["cells_used"] + sum(data["cells_set_aside"].values())
-    assert [column["name"] for column in data["columns"]] == ["flow", "flow before", "set point", "rain"]
+    assert [column["name"] for column in data["columns"]] == ["flow", "flow before", "set point", "used", "rain"]
     assert {column["name"] for column in data["left_out"]} == {"No", "state"}
     assert data["gaps"][0] == {"first": "2024-01-05 04:00:00", "last": "2024-01-07 05:00:00", "rows": 50}
 
