@@ -162,12 +162,8 @@ def _describe_columns(report: ReadingReport, blocks: list[Block], laid: Laid, fr
 
 def _own_step(row: np.ndarray, part: Any, laid: Laid) -> str | None:
     """The step of a column that has a value at every n-th row only."""
-    at = np.flatnonzero(np.isfinite(row))
-    if len(at) < 4 or len(at) > 0.6 * len(row):
-        return None
-    steps = np.diff(at)
-    usual = int(np.median(steps))
-    if usual < 2 or np.mean(steps % usual == 0) < 0.95 or np.mean(steps == usual) < 0.8:
+    usual = oddities.rows_apart(row)
+    if usual == 1:
         return None
     offset = part.grid.step.offset
     try:

@@ -46,6 +46,16 @@ def zero_share(values: np.ndarray) -> float:
     return float(np.mean(finite == 0)) if len(finite) else 0.0
 
 
+def rows_apart(values: np.ndarray) -> int:
+    """How many rows lie from one value to the next, where a column has one at every n-th row only; else 1."""
+    at = np.flatnonzero(np.isfinite(values))
+    if len(at) < 4 or len(at) > 0.6 * len(values):
+        return 1
+    steps = np.diff(at)
+    usual = int(np.median(steps))
+    return usual if np.mean(steps % usual == 0) >= 0.95 and np.mean(steps == usual) >= 0.8 else 1
+
+
 def lagged_copies(names: Sequence[str], values: Sequence[np.ndarray]) -> list[tuple[str, str, int]]:
     """Columns that repeat another one some steps later: (copy, original, lag). Lag 0 is a duplicate column."""
     names, values = list(names)[:MOST_COLUMNS], list(values)[:MOST_COLUMNS]

@@ -15,6 +15,7 @@ from mha_apps.errors import InputError
 from mha_apps.training import files
 
 from ..times import show_times
+from .oddities import rows_apart
 from .report import ReadingReport
 
 MARK = "mha-apps forecast inspect"
@@ -73,14 +74,15 @@ def _panels(series: list[tuple[str, np.ndarray, np.ndarray]], report: ReadingRep
     figure = Figure(figsize=(12, 1.0 + 1.5 * len(series)), layout="constrained")
     axes = figure.subplots(len(series), 1, sharex=True, squeeze=False)[:, 0]
     for axis, (name, clock, values) in zip(axes, series, strict=True):
-        _shade(axis, clock, ~np.isfinite(values))
+        missing = _missing(values)
+        _shade(axis, clock, missing)
         times, shown = _envelope(clock, values)
         alone = _alone(values)
         axis.plot(times, shown, color=LINE, linewidth=0.8)
         if alone.any() and len(values) <= 20_000:  # a value between two missing ones makes no line
             axis.plot(clock[alone], values[alone], ".", color=LINE, markersize=2)
         unit = units.get(name)
-        share = 1 - np.isfinite(values).mean()
+        share = missing.mean()
         label = name if not unit or unit in name else f"{name} [{unit}]"
         title = f"{label[:80]}   {share:.1%} missing" if share else label[:80]
         axis.set_title(title, loc="left", fontsize=9, parse_math=False)  # a $ in a name is no formula
@@ -90,6 +92,18 @@ def _panels(series: list[tuple[str, np.ndarray, np.ndarray]], report: ReadingRep
     show_times(axes[-1], name=report.zone)
     figure.suptitle(_title(report), fontsize=10, parse_math=False)
     return figure
+
+
+def _missing(values: np.ndarray) -> np.ndarray:
+    """The rows without a value, but for those between two values of a sensor that is read at every n-th row."""
+    missing = ~np.isfinite(values)
+    apart = rows_apart(values)
+    if apart > 1:
+        edges = np.flatnonzero(np.diff(np.concatenate([[False], missing, [False]]).astype(np.int8)))
+        for start, end in edges.reshape(-1, 2):
+            if end - start < apart:
+                missing[start:end] = False
+    return missing
 
 
 def _title(report: ReadingReport) -> str:

@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 
 from mha_apps.forecast.reading import ReadOptions, inspect, read_sensor_csv
+from mha_apps.forecast.reading.plot import _missing
 
 RNG = np.random.default_rng(2)
 
@@ -84,8 +85,17 @@ def test_inspect_draws_a_picture_in_which_gaps_are_shaded(messy: Path, tmp_path:
     assert 0.05 < shaded.mean() < 0.3
 
 
-def test_a_complete_series_has_no_shade(tmp_path: Path) -> None:
+def test_a_sensor_of_every_third_row_is_shaded_where_it_misses_a_reading_of_its_own(tmp_path: Path) -> None:
+    values = np.where(np.arange(300) % 3 == 1, RNG.normal(size=300), np.nan)
+    assert not _missing(values).any()
+    values[[100, 103]] = np.nan  # two readings: eight rows without one
+    assert np.flatnonzero(_missing(values)).tolist() == list(range(98, 106))
+
+
+@pytest.mark.parametrize("apart", [1, 3])
+def test_a_complete_series_has_no_shade(tmp_path: Path, apart: int) -> None:
     frame = pd.DataFrame({"v": np.arange(100.0)}, index=pd.date_range("2024-01-01", periods=100, freq="h"))
+    frame["w"] = frame["v"].where(np.arange(100) % apart == 0)
     inspect(frame, plot=tmp_path / "plot.png")
     pixels = matplotlib.image.imread(tmp_path / "plot.png")[..., :3]
     assert not np.any(np.all(np.abs(pixels - np.array([0xF3, 0xC9, 0xA5]) / 255) < 0.02, axis=-1))
