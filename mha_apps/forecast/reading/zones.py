@@ -173,11 +173,11 @@ def _offset(zone: Zone, at: int) -> int:
 def _year_changes(name: str, year: int) -> tuple[Change, ...]:
     zone = ZoneInfo(name)
     found = []
-    edges = [
-        int((datetime(year, month, 1, tzinfo=UTC) - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds()) * 1_000_000
-        for month in range(1, 13)
-    ]
-    edges.append(edges[-1] + 31 * DAY)
+    start, end = (
+        int((datetime(each, 1, 1, tzinfo=UTC) - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds()) * 1_000_000
+        for each in (year, year + 1)
+    )
+    edges = [*range(start, end, 3 * DAY), end]  # some clocks were changed twice within a week
     for low, high in itertools.pairwise(edges):
         before, after = _offset(zone, low), _offset(zone, high)
         if before == after:
@@ -195,13 +195,18 @@ def _year_changes(name: str, year: int) -> tuple[Change, ...]:
 
 
 def changes(zone: Zone, first: int, last: int) -> list[Change]:
-    """The changes of a zone's clock between two instants."""
+    """The changes of a zone's clock between two instants, and up to two days before and after them."""
     name = getattr(zone, "key", None)
     if name is None:
         return []
     years = range(1970 + int(first // (365.2425 * DAY)) - 1, 1970 + int(last // (365.2425 * DAY)) + 2)
     every = [change for year in years for change in _year_changes(name, year)]
     return [change for change in every if first - 2 * DAY <= change.at <= last + 2 * DAY]
+
+
+def _offset_before(found: list[Change], zone: Zone, first: int) -> int:
+    """The offset before the first of the changes ``found``; without any, that of all times around ``first``."""
+    return found[0].before if found else _offset(zone, first)
 
 
 def to_wall(utc: np.ndarray, zone: Zone | None) -> np.ndarray:
@@ -212,7 +217,7 @@ def to_wall(utc: np.ndarray, zone: Zone | None) -> np.ndarray:
         return utc + _offset(zone, 0)
     first, last = int(utc.min()), int(utc.max())
     every = changes(zone, first, last)
-    shift = np.full(len(utc), _offset(zone, first - 3 * DAY), dtype=np.int64)
+    shift = np.full(len(utc), _offset_before(every, zone, first), dtype=np.int64)
     for change in every:
         shift[utc >= change.at] = change.after
     return utc + shift
@@ -251,7 +256,7 @@ def localise(
         return result
     first, last = int(wall[usable].min()), int(wall[usable].max())
     every = changes(zone, first - DAY, last + DAY)
-    shift = np.full(count, _offset(zone, first - 4 * DAY), dtype=np.int64)
+    shift = np.full(count, _offset_before(every, zone, first), dtype=np.int64)
     for change in every:
         low, high = change.walls
         shift[wall >= high] = change.after

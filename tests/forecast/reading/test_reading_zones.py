@@ -74,6 +74,40 @@ def test_the_clock_of_a_zone_agrees_with_pandas(zone: str) -> None:
     )
 
 
+CHANGES = [
+    ("Europe/Berlin", "2024-03-31"), ("Europe/Berlin", "2024-10-27"), ("America/Santiago", "2024-09-08"),
+    ("America/Santiago", "2024-04-07"), ("Australia/Lord_Howe", "2024-04-07"), ("Africa/Casablanca", "2024-03-10"),
+    ("America/Boa_Vista", "2000-10-08"), ("Africa/Cairo", "2010-09-10"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("zone", "day"), CHANGES)
+@pytest.mark.parametrize("rows", [1, 300])
+def test_a_file_may_begin_at_any_time_around_a_change_of_the_clock(zone: str, day: str, rows: int) -> None:
+    for hours in range(-6 * 24, 10 * 24, 4):
+        start = pd.Timestamp(day, tz="UTC") + pd.Timedelta(hours=hours)
+        index = pd.date_range(start, periods=rows, freq="h").tz_convert(zone).as_unit("us")
+        wall = index.tz_localize(None)
+        np.testing.assert_array_equal(to_wall(index.asi8, zone_of(zone)), wall.asi8)
+        once = wall.tz_localize(zone, ambiguous="NaT").notna()
+        np.testing.assert_array_equal(localise(wall.asi8, zone_of(zone)).utc[once], index.asi8[once])
+
+
+def test_the_first_rows_after_a_change_are_read_at_their_hour(tmp_path: Path) -> None:
+    for start in ("2024-04-03 12:00", "2024-10-30 12:00"):
+        index = local_file(
+            tmp_path / "x.csv", "Europe/Berlin", "h", start, str(pd.Timestamp(start) + pd.Timedelta("8D"))
+        )
+        frame, _ = read_sensor_csv(tmp_path / "x.csv", tz="Europe/Berlin")
+        pd.testing.assert_index_equal(frame.index, index)
+    days = pd.date_range("2024-09-11", periods=200, tz="America/Santiago")
+    pd.DataFrame({"time": [day.isoformat() for day in days], "v": np.arange(200) % 7}).to_csv(
+        tmp_path / "x.csv", index=False
+    )
+    frame, _ = read_sensor_csv(tmp_path / "x.csv", tz="America/Santiago")
+    assert list(frame.index) == list(days)
+
+
 @pytest.mark.parametrize(
     ("zone", "rule"), [("Europe/Berlin", "EU"), ("America/New_York", "US"), ("Australia/Sydney", "Australian")]
 )
