@@ -47,7 +47,7 @@ __all__ = [
     "ranges",
     "readings_of",
     "warn_of_bounds",
-    "warn_of_losses",
+    "warn_of_falls",
     "warn_of_silent_meters",
 ]
 
@@ -163,31 +163,47 @@ def _check_bound(series: pd.Series, limit: float, flag: str, source: str, *, ref
 
 def _check_meter(series: pd.Series, source: str) -> None:
     """Warn of the falls of a meter that are no new start at zero; InputError where it falls all the time."""
-    rises, starts, losses = _changes(series)
+    rises, starts, losses = _changes(series.dropna().to_numpy(dtype=np.float64))
     changes = max(rises + starts + losses, 1)
     falls = f"{source}: --counter {series.name}: it falls at {starts + losses:,} of its {changes:,} changes"
     if (starts + losses) / changes > MOST_FALLS or losses / changes > MOST_LOSSES:
         raise InputError(f"{falls}, and a meter only rises and starts again at zero; leave --counter out for it")
-    warn_of_losses(series, source)
+    warn_of_falls(series, source)
 
 
-def warn_of_losses(series: pd.Series, source: str) -> None:
-    """Warn where a meter falls without starting again at zero."""
-    losses = _changes(series)[2]
+def warn_of_falls(series: pd.Series, source: str, last: LastReading | None = None) -> None:
+    """Warn where a meter falls without starting again at zero, or to a zero that nothing after it confirms.
+
+    Args:
+        series: the readings.
+        source: names the file.
+        last: what it read last before.
+    """
+    readings = series.dropna().to_numpy(dtype=np.float64)
+    if last is not None and np.isfinite(last.value) and is_before(last.at, series.index[0]):
+        readings = np.concatenate([[last.value], readings])
+    _, starts, losses = _changes(readings)
     if losses:
         what = "falls once" if losses == 1 else f"falls {losses:,} times"
         warn(
             f"{source}: the meter {series.name!r} {what} without starting again at zero; what it rose by in such a row "
             "is taken as missing"
         )
+    above = np.flatnonzero(readings > 0)
+    zeros = len(readings) - 1 - above[-1] if len(above) else 0
+    if zeros and starts == 1:  # one that often starts again does so here
+        ends = "its last reading is 0" if zeros == 1 else f"its last {zeros:,} readings are 0"
+        warn(
+            f"{source}: the meter {series.name!r} reads {readings[above[-1]]:.10g}, and {ends}: taken as a new start "
+            "at zero; where nothing was transmitted, make them missing"
+        )
 
 
-def _changes(series: pd.Series) -> tuple[int, int, int]:
+def _changes(readings: np.ndarray) -> tuple[int, int, int]:
     """How often a meter rises, starts again at zero, and falls otherwise."""
-    series = series.dropna()
-    before = series.shift()
-    falls, starts = series < before, _starts_again(series, before)
-    return int((series > before).sum()), int(starts.sum()), int((falls & ~starts).sum())
+    before, after = readings[:-1], readings[1:]
+    falls, starts = after < before, _starts_again(after, before)
+    return int((after > before).sum()), int(starts.sum()), int((falls & ~starts).sum())
 
 
 def _starts_again(reading: Any, before: Any) -> Any:
@@ -304,6 +320,8 @@ def increments(
     meters: Sequence[str],
     before: dict[str, LastReading] | None = None,
     freq: str | BaseOffset | None = None,
+    *,
+    believed: pd.DataFrame | None = None,
 ) -> pd.DataFrame:
     """``frame`` with the meters as what they rose by in each row since their reading before.
 
@@ -319,18 +337,24 @@ def increments(
         meters: its columns that are meters.
         before: what they read last before ``frame``.
         freq: of the rows.
+        believed: ``frame`` without the readings that cannot be believed, all being believed when None. Rises count from
+            the last that can be, those to the others too, which may be below zero.
     """
     if not meters:
         return frame
     found = {}
     for name in meters:
         rows, reading = _readings(frame[name], (before or {}).get(name), freq)
-        rise, gap = np.diff(reading), np.diff(rows)
-        rise[(rise < 0) | (gap > LONGEST_GAP)] = np.nan
-        starts = _starts_again(reading[1:], reading[:-1]) & (gap <= LONGEST_GAP)
-        rise[starts] = reading[1:][starts]
+        sure = np.ones(len(rows), dtype=bool)
+        if believed is not None:
+            sure = (rows < 0) | np.isfinite(believed[name].to_numpy(dtype=np.float64))[rows]
+        since = np.maximum.accumulate(np.where(sure, np.arange(len(rows)), -1))[:-1]
+        earlier, reading, sure = reading[since], reading[1:], sure[1:]
+        gap = rows[1:] - rows[since]
+        rise = np.where(sure & _starts_again(reading, earlier), reading, reading - earlier)
+        rise[(sure & (rise < 0)) | (gap > LONGEST_GAP) | (since < 0)] = np.nan
         values = np.full(len(frame), np.nan)
-        values[rows[1:]] = rise / gap
+        values[rows[1:]] = rise / np.where(gap > 0, gap, 1)
         found[name] = values
     return frame.assign(**found)
 

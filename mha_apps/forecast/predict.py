@@ -25,6 +25,7 @@ from .faults import named, rows_since, since_unit_change, warn_of_silence, witho
 from .inputs import Inputs
 from .limits import (
     LastReading,
+    increments,
     increments_of_believed,
     is_before,
     last_readings,
@@ -32,7 +33,7 @@ from .limits import (
     ranges,
     readings_of,
     warn_of_bounds,
-    warn_of_losses,
+    warn_of_falls,
     warn_of_silent_meters,
 )
 from .meters import readings, since_origin
@@ -206,22 +207,43 @@ def _warn_of_absent(model: ForecastModel, frame: pd.DataFrame, source: str) -> N
         warn(f"{source}: {named(absent)} of the run not there, so nothing is said about it")
 
 
-def rows_of(
-    model: ForecastModel, frame: pd.DataFrame, source: str, *, judged: bool = False
-) -> tuple[pd.DataFrame, dict[str, LastReading]]:
+def rows_of(model: ForecastModel, frame: pd.DataFrame, source: str) -> tuple[pd.DataFrame, dict[str, LastReading]]:
     """``frame`` as the model reads it, meters as increments, and the last reading of each meter before that.
 
     What is forecast comes first, then the covariates; rows that only say what is to come are left out. Values that no
     forecast should rest on are missing: they are compared with the last rows of the training and with its deviations,
-    as a short table does not tell what is far out. Where the series are to be ``judged``, those that are no meters keep
-    theirs.
+    as a short table does not tell what is far out.
     """
-    frame = check_frame(model, frame.rename(columns=str), source)
-    frame = model.covariates.select(frame, model.series, source)
+    frame = model.covariates.select(check_frame(model, frame.rename(columns=str), source), model.series, source)
+    meters, known = meters_of(model, list(frame.columns)), readings_of(model)
+    read, rises = _believed(model, frame, list(frame.columns), source)
+    # A meter that reads nothing here goes on from what training saw.
+    last = {name: known[name] if np.isnan(each.value) else each for name, each in last_readings(read, meters).items()}
+    warn_of_bounds(model, model.covariates.forecast(read), source)
+    return read.assign(**rises), last
+
+
+def rows_to_judge(model: ForecastModel, frame: pd.DataFrame, source: str) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """:func:`rows_of` in which series that are no meters keep every value, and the same with every reading of a meter.
+
+    In the second, what is no reading of a meter has what it differs by from the last that is.
+    """
+    frame = model.covariates.select(check_frame(model, frame.rename(columns=str), source), model.series, source)
+    meters = meters_of(model, list(frame.columns))
+    doubted = [name for name in frame.columns if name not in model.series or name in meters]
+    read, rises = _believed(model, frame, doubted, source)
+    rows = read.assign(**rises)
+    judged = increments(frame, meters, readings_of(model), model.step, believed=read)[meters]
+    return rows, rows.assign(**judged)
+
+
+def _believed(
+    model: ForecastModel, frame: pd.DataFrame, doubted: list[str], source: str
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """``frame`` without values of the columns ``doubted`` that no forecast should rest on; these with increments."""
     meters, known = meters_of(model, list(frame.columns)), readings_of(model)
     tail = tail_of(model)
     same = (frame.index.tz is None) == (tail.index.tz is None)
-    doubted = [name for name in frame.columns if not judged or name not in model.series or name in meters]
     usual = _seen(model)
     plain = [name for name in doubted if name in usual.index and name not in meters]
     clean = without_sentinels(frame[plain], usual, source)
@@ -236,12 +258,8 @@ def rows_of(
     )
     read = frame.assign(**clean)
     for name in meters:
-        warn_of_losses(read[name], source)
-    # A meter that reads nothing here goes on from what training saw.
-    last = {name: known[name] if np.isnan(each.value) else each for name, each in last_readings(read, meters).items()}
-    if not judged:
-        warn_of_bounds(model, model.covariates.forecast(read), source)
-    return read.assign(**rises), last
+        warn_of_falls(read[name], source, known[name])
+    return read, rises
 
 
 def _seen(model: ForecastModel) -> pd.DataFrame:

@@ -28,7 +28,7 @@ from mha_apps.training import Run
 from .conformal import Calibration, half_width, scores
 from .engine import forecast_origins
 from .inputs import Inputs
-from .limits import bound, increments, meters_of, readings_of
+from .limits import bound
 from .meters import since_origin
 from .model import LEVELS, ForecastModel
 from .predict import (
@@ -39,8 +39,8 @@ from .predict import (
     known_of,
     load_model,
     load_rows,
-    rows_of,
     rows_to_continue,
+    rows_to_judge,
     times_in,
 )
 from .trainer import align, make_inputs
@@ -50,7 +50,7 @@ __all__ = ["alert", "one_step_ahead", "parse_alert", "score", "score_frame"]
 FAR = 1.0  # 80% half-widths beyond the 95% interval: 3.2 deviations of a normal error
 SHIFTED = 5  # values in a row far outside: the level is another one
 FEW, MANY = 8, 256  # origins forecast at a time: few where values are taken as missing
-STUCK = 12  # equal values in a row, and four times as many as ever before
+STUCK = 12  # equal readings in a row, and four times as many as ever before
 DRIFT_WINDOW = 200  # rows over which errors are averaged
 DRIFT = 1.5  # 80% half-widths: a mean error that one row rarely has
 FURTHEST = 5.0  # 80% half-widths: what an error counts at most
@@ -67,9 +67,10 @@ def score(run: Run | str | Path, csv: str | Path) -> dict[str, Any]:
     Returns:
         JSON-able: ``scored`` values, ``first`` and ``last`` row; ``sensors`` with the shares outside their 80% and 95%
         intervals and the drift; ``outside``, all values outside the 95% interval, the furthest first; ``stuck``, the
-        stretches without any change. Values of a meter are what it rose by. Intervals lie within the bounds of the
-        sensor, so a value at a bound that the forecast lies beyond is inside; ``drift`` and ``distance`` count
-        half-widths of the 80% interval as it is without bounds.
+        stretches without any change, with the number of readings. Values of a meter are what it rose by in a row since
+        the last reading that can be believed. Intervals lie within the bounds of the sensor, so a value at a bound that
+        the forecast lies beyond is inside; ``drift`` and ``distance`` count half-widths of the 80% interval as it is
+        without bounds.
 
     Raises:
         InputError: the CSV cannot be used, or no sensor of the run is in it.
@@ -80,11 +81,8 @@ def score(run: Run | str | Path, csv: str | Path) -> dict[str, Any]:
     frame = in_zone(model, frame, str(csv))
     frame = frame[known_of(model, frame, str(csv))]
     # A spike of a covariate must not flag the sensors that it informs.
-    rows, _ = rows_of(model, frame, str(csv), judged=True)
-    meters = meters_of(model, list(rows.columns))
-    # What is no reading of a meter is flagged, but later rises do not count from it.
-    read = increments(frame, meters, readings_of(model), model.step)[meters]
-    return score_frame(model, rows, str(csv), zone=zone, read=rows.assign(**read.reindex(rows.index)))
+    rows, read = rows_to_judge(model, frame, str(csv))
+    return score_frame(model, rows, str(csv), zone=zone, read=read)
 
 
 def score_frame(
@@ -217,7 +215,8 @@ def one_step_ahead(
             outside = far(shown, half, value)
             if doubtful:
                 other, its_half = in_units(believing)
-                nearer = (other[:, 3] - value).abs() < (shown[:, 3] - value).abs()
+                # Where both forecasts are about as good, as where a day ago counts most, nothing is borne out.
+                nearer = (shown[:, 3] - value).abs() - (other[:, 3] - value).abs() > FAR * half
                 for column in doubtful:
                     if not bool(torch.isfinite(value[column])):
                         continue
@@ -255,20 +254,24 @@ def _only(score: Tensor, column: int, like: Tensor) -> Tensor:
 
 
 def _stuck(series: pd.Series, start: int) -> list[dict[str, Any]]:
-    """Stretches of one value from row ``start`` on, far longer than any before it."""
-    values = series.to_numpy(dtype=np.float64)
-    changes = np.flatnonzero(np.append(True, values[1:] != values[:-1]))  # a missing value ends a stretch
+    """Stretches of one value that reach row ``start``, of far more readings than any before it.
+
+    Rows without a reading are passed over, as of a sensor that is read in every sixth.
+    """
+    rows = np.flatnonzero(np.isfinite(series.to_numpy(dtype=np.float64)))
+    values = series.to_numpy(dtype=np.float64)[rows]
+    changes = np.flatnonzero(np.append(True, values[1:] != values[:-1])) if len(rows) else rows
     lengths = np.diff(np.append(changes, len(values)))
-    real = np.isfinite(values[changes])
-    before = lengths[(changes < start) & real]
+    past = int(np.searchsorted(rows, start))
+    before = np.minimum(lengths, past - changes)
     least = max(STUCK, 4 * int(before.max(initial=0)))
     found = []
-    for first, length in zip(changes[real], lengths[real], strict=True):
-        if first + length > start and length >= least:
+    for first, length in zip(changes, lengths, strict=True):
+        if first + length > past and length >= least:
             found.append(
                 {
-                    "sensor": str(series.name), "value": float(values[first]), "from": str(series.index[first]),
-                    "to": str(series.index[first + length - 1]), "rows": int(length),
+                    "sensor": str(series.name), "value": float(values[first]), "from": str(series.index[rows[first]]),
+                    "to": str(series.index[rows[first + length - 1]]), "rows": int(length),
                 }
             )  # fmt: skip
     return found
