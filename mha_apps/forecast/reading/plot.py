@@ -76,11 +76,11 @@ def _panels(series: list[tuple[str, np.ndarray, np.ndarray]], report: ReadingRep
     for axis, (name, clock, values) in zip(axes, series, strict=True):
         missing = _missing(values)
         _shade(axis, clock, missing)
-        times, shown = _envelope(clock, values)
-        alone = _alone(values)
-        axis.plot(times, shown, color=LINE, linewidth=0.8)
-        if alone.any() and len(values) <= 20_000:  # a value between two missing ones makes no line
-            axis.plot(clock[alone], values[alone], ".", color=LINE, markersize=2)
+        kept = missing | np.isfinite(values)  # a line runs from one of its own readings to the next
+        times, low, high = _envelope(clock[kept], values[kept])
+        axis.plot(np.repeat(times, 2), np.column_stack([low, high]).ravel(), color=LINE, linewidth=0.8)
+        alone = _alone(low)  # a value between two missing ones makes no line
+        axis.plot(times[alone], low[alone], ".", color=LINE, markersize=2)
         unit = units.get(name)
         share = missing.mean()
         label = name if not unit or unit in name else f"{name} [{unit}]"
@@ -141,16 +141,11 @@ def _alone(values: np.ndarray) -> np.ndarray:
     return present & ~before & ~after
 
 
-def _envelope(clock: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """A long series thinned to what a pixel can show: its least and greatest value, and a break where it has none."""
-    if len(values) <= 8 * PIXELS:
-        return clock, values
-    width = -(-len(values) // (2 * PIXELS))
-    count = len(values) // width * width
-    block = values[:count].reshape(-1, width)
-    low, high = np.fmin.reduce(block, axis=1), np.fmax.reduce(block, axis=1)
-    times = np.repeat(clock[:count:width], 2)
-    return times, np.column_stack([low, high]).ravel()
+def _envelope(clock: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """A series thinned to what a pixel can show: times, and the least and greatest value at each, NaN for none."""
+    width = -(-len(values) // (2 * PIXELS)) if len(values) > 8 * PIXELS else 1
+    block = np.pad(values.astype(np.float64), (0, -len(values) % width), constant_values=np.nan).reshape(-1, width)
+    return clock[::width], np.fmin.reduce(block, axis=1), np.fmax.reduce(block, axis=1)
 
 
 def _map(series: list[tuple[str, np.ndarray, np.ndarray]], report: ReadingReport) -> Figure:
@@ -165,7 +160,7 @@ def _map(series: list[tuple[str, np.ndarray, np.ndarray]], report: ReadingReport
         at = clock.astype("datetime64[us]").astype(np.int64)
         pixel = ((at - first) / max(1, last - first) * (PIXELS - 1)).astype(np.int64)
         whole[row] += np.bincount(pixel, minlength=PIXELS)
-        there[row] += np.bincount(pixel, weights=np.isfinite(values), minlength=PIXELS)
+        there[row] += np.bincount(pixel, weights=~_missing(values), minlength=PIXELS)
     with np.errstate(invalid="ignore"):
         share = np.where(whole > 0, there / np.maximum(whole, 1), np.nan)
     # Between two rows of a coarse grid lies no missing value: carry the last pixel on

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from mha_apps.forecast.reading import ReadOptions, inspect, read_sensor_csv
-from mha_apps.forecast.reading.plot import _missing
+from mha_apps.forecast.reading.plot import _alone, _envelope, _missing
 
 RNG = np.random.default_rng(2)
 
@@ -99,6 +99,30 @@ def test_a_complete_series_has_no_shade(tmp_path: Path, apart: int) -> None:
     inspect(frame, plot=tmp_path / "plot.png")
     pixels = matplotlib.image.imread(tmp_path / "plot.png")[..., :3]
     assert not np.any(np.all(np.abs(pixels - np.array([0xF3, 0xC9, 0xA5]) / 255) < 0.02, axis=-1))
+
+
+@pytest.mark.parametrize("others", [1, 20])
+@pytest.mark.parametrize("rows", [600, 30_000])
+def test_a_sensor_of_few_rows_is_seen_as_one_of_all_rows_is(rows: int, others: int, tmp_path: Path) -> None:
+    slow = np.where(np.arange(rows) % 60 == 0, 20 + 5 * np.sin(np.arange(rows) / 900), np.nan)
+    whole = pd.Series(slow).interpolate().to_numpy()  # what a line between its readings goes through
+    index = pd.date_range("2024-01-01", periods=rows, freq="min")
+    dark = []
+    for last in (slow, whole):
+        frame = pd.DataFrame({f"s{k}": whole for k in range(others)} | {"last": last}, index=index)
+        inspect(frame, plot=tmp_path / "plot.png")
+        pixels = matplotlib.image.imread(tmp_path / "plot.png")[..., :3]
+        dark.append(np.count_nonzero((pixels[..., 2] > pixels[..., 0] + 0.2) & (pixels[..., 0] < 0.5)))
+    assert dark[0] == pytest.approx(dark[1], rel=0.25)  # one of two panels is a half
+
+
+def test_lone_values_of_a_long_series_are_seen() -> None:
+    values = np.full(30_000, np.nan)
+    values[RNG.choice(30_000, 40, replace=False)] = 1.0
+    _, low, high = _envelope(np.arange(30_000), values)
+    assert np.count_nonzero(_alone(low)) >= 30
+    np.testing.assert_array_equal(low, high)
+    assert _envelope(np.arange(30_000), np.arange(30_000.0))[2][-1] == 29_999  # the last rows count too
 
 
 @pytest.mark.parametrize("series", [17, 120])
