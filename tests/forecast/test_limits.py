@@ -66,23 +66,47 @@ def test_a_series_that_only_rises_is_told_of_unless_it_is_named_as_a_meter():
     assert not limited_with(frame, counter=("used",))
 
 
+USE = np.random.default_rng(3).gamma(2, size=2000)
+HOURS = pd.date_range("2024-01-01", periods=2000, freq="h")
+DAYS = pd.date_range("2014-01-01", periods=4000, freq="D")
+
+
 @pytest.mark.parametrize(
     ("name", "values", "rises"),
     [
-        ("a meter of the day", np.tile([0, 1.5, 2, 7, 7, 7.5, 9, 9.0], 20), True),
-        ("a total", np.cumsum(np.arange(100) % 7), True),
-        ("a meter with failed rows", np.where(np.arange(200) % 50 == 20, 0.0, np.cumsum(np.arange(200) % 3)), True),
-        ("an hour of the day", np.tile(np.arange(24.0), 20), False),
+        ("a meter of the day", np.cumsum(USE[:480].reshape(20, 24), axis=1).ravel(), True),
+        ("a total", np.cumsum(USE), True),
+        ("a total in whole units", np.cumsum(USE) // 5, True),
+        ("a total of a daily use", np.cumsum(1 + np.sin(np.arange(500) / 4)), True),
+        ("a meter that is read at every sixth row", np.where(np.arange(2000) % 6, np.nan, np.cumsum(USE)), True),
+        ("pulses with pauses between", 700 + np.cumsum(np.random.default_rng(4).random(2000) < 0.3), True),
+        ("a meter with failed rows", np.where(np.arange(2000) % 50 == 20, 0.0, np.cumsum(USE)), True),
+        ("a meter with one negative row", np.where(np.arange(2000) == 900, -1.0, np.cumsum(USE)), True),
+        ("an hour of the day", HOURS.hour, False),
+        ("a weekday", DAYS.dayofweek, False),
+        ("a weekday by the hour", HOURS.dayofweek, False),
+        ("a day of the month", DAYS.day, False),
+        ("a day of the year", DAYS.dayofyear, False),
+        ("the minute of every quarter", np.arange(400) % 4 * 15, False),
         ("minutes since the start", np.arange(300) / 60 + 4, False),
+        ("hours since the start", np.arange(500), False),
+        ("days since the start, of two decimals", np.round(np.arange(900) / 24, 2), False),
+        ("days since the start, of two decimals, by ten minutes", np.round(np.arange(2000) / 144, 2), False),
+        ("a smooth trend", np.exp(np.arange(500) / 100), False),
+        ("a trend of steps that hardly differ", np.arange(500) + 0.02 * USE[:500], False),
+        ("a table of the day", np.tile([0, 1, 3, 7], 100), False),
+        ("a morning", np.cumsum(USE[:45]), False),
         ("a sensor", np.sin(np.arange(300.0)), False),
         ("a trend with noise", np.arange(300) + np.cos(np.arange(300.0) * 3) * 2, False),
         ("a switch", np.arange(300.0) % 50 // 25, False),
         ("a tank that empties slowly", np.tile([1, 2, 4, 5, 7, 9, 11, 13, 14, 16, 18, 20, 12.0], 20), False),
-        ("too few", np.arange(25.0) ** 2, False),
     ],
 )
-def test_what_only_rises(name, values, rises):
-    assert only_rises(np.insert(values.astype(float), 7, np.nan)) == rises, name
+@pytest.mark.parametrize("lost", [0.0, 0.05])
+def test_what_only_rises(name, values, rises, lost):
+    values = np.array(values, dtype=np.float64)
+    values[np.random.default_rng(5).random(len(values)) < lost] = np.nan
+    assert only_rises(values) == rises, name
 
 
 def test_rises_of_a_meter_count_through_resets_and_a_gap_has_their_mean_in_the_row_that_ends_it():

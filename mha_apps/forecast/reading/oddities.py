@@ -8,8 +8,10 @@ import numpy as np
 
 MOST_COLUMNS = 60
 LONGEST_LAG = 48
-FEWEST_RISES = 30
+FEWEST_RISES = 100  # a temperature may rise all morning
 MOST_STARTS = 0.25  # share of a meter's changes; one of the day, read every six hours, starts again at one in four
+MOST_FAILED = 0.01  # falls to no start, one in so many rises: a reading that failed
+LEAST_UNEVEN = 0.2  # share of a meter's readings that are not halfway where they would be if it rose evenly
 
 
 def constant(values: np.ndarray) -> bool:
@@ -28,17 +30,51 @@ def row_counter(values: np.ndarray) -> bool:
 
 
 def only_rises(values: np.ndarray) -> bool:
-    """Whether a series rises, by steps that differ, and falls to less than half alone, as a meter that starts again.
+    """Whether a series rises unevenly and falls to less than half alone, as a meter that starts again.
 
-    The steps of an hour of the day, or of a time since the start, are all the same.
+    Clocks, calendars and smooth trends rise evenly, but for rounding; a table of the day repeats itself.
     """
-    finite = values[np.isfinite(values)]
-    steps = np.diff(finite)
+    at = np.flatnonzero(np.isfinite(values))
+    told = values[at]
+    steps = np.diff(told)
     rises, falls = steps > 0, steps < 0
-    if rises.sum() < FEWEST_RISES or falls.sum() > MOST_STARTS * (rises.sum() + falls.sum()):
+    starts = falls & (told[1:] >= 0) & (told[1:] <= told[:-1] / 2)
+    few = rises.sum() < FEWEST_RISES or falls.sum() > MOST_STARTS * (rises.sum() + falls.sum())
+    if few or (falls & ~starts).sum() > MOST_FAILED * rises.sum():
         return False
-    starts_again = bool(np.all((finite[1:][falls] >= 0) & (finite[1:][falls] <= finite[:-1][falls] / 2)))
-    return starts_again and bool(np.ptp(steps[rises]) > 1e-6 * steps.max())
+    return _uneven(at, told) and not _repeats(values, at[1:][falls])
+
+
+def _uneven(at: np.ndarray, told: np.ndarray) -> bool:
+    """Whether readings differ from those halfway between two others by more than rounding and a slow trend make.
+
+    The two are so far apart that the rise between them is some twenty times as fine as the steps tell.
+    """
+    steps = np.diff(told)
+    rises = steps[steps > 0]
+    usual = np.median(rises)
+    sizes = np.diff(np.unique(np.append(rises, 0.0)))
+    fine = sizes[sizes > 1e-6 * usual].min(initial=usual)
+    falls = np.concatenate([[0], np.cumsum(steps < 0)])
+    longest = len(told) // (3 * (falls[-1] + 1))
+    reach = int(np.clip(np.ceil(10 * fine / (usual * len(rises) / len(steps))), 1, max(1, longest)))
+    first, middle, last = slice(None, -2 * reach), slice(reach, -reach), slice(2 * reach, None)
+    whole = falls[first] == falls[last]
+    rise = (told[last] - told[first])[whole]
+    share = ((at[middle] - at[first]) / (at[last] - at[first]))[whole]
+    off = np.abs((told[middle] - told[first])[whole] - share * rise)
+    uneven = off > np.maximum(1.1 * fine, 0.05 * rise)
+    return len(uneven) > 0 and bool(uneven.mean() >= LEAST_UNEVEN)
+
+
+def _repeats(values: np.ndarray, starts: np.ndarray) -> bool:
+    """Whether values are those of as many rows before as usually lie between two ``starts``."""
+    if len(starts) < 3:
+        return False
+    period = int(np.median(np.diff(starts)))
+    before, after = values[:-period], values[period:]
+    both = np.isfinite(before) & np.isfinite(after)
+    return bool(both.any() and np.mean(before[both] == after[both]) >= 0.9)
 
 
 def zero_share(values: np.ndarray) -> float:
