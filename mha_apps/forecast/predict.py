@@ -16,7 +16,7 @@ from pandas.tseries.offsets import BaseOffset
 from mha_apps.errors import InputError, warn
 from mha_apps.training import Run
 
-from .calendar import by_clock, elapses, extend, step_of
+from .calendar import by_clock, elapses, extend, on_clock, step_of
 from .conformal import Calibration, as_far_ahead, bounds
 from .covariates import seen, warn_of_early_end, weighed
 from .drivers import LATEST, MOST_BRIDGED
@@ -126,8 +126,9 @@ def in_zone(model: ForecastModel, frame: pd.DataFrame, source: str = "the frame"
 
 
 def _as_far_apart(model: ForecastModel, index: pd.DatetimeIndex) -> bool:
-    """Whether times are as far from each other as the rows of the training; a single one is."""
-    return len(index) < 2 or bool(np.isclose(step_of(index), _step_seconds(model), rtol=0.05))
+    """Whether times are as far from each other as the rows of the training, or by the clock; a single one is."""
+    steps = [step_of(index), step_of(on_clock(index))]
+    return len(index) < 2 or bool(np.isclose(steps, _step_seconds(model), rtol=0.05).any())
 
 
 def _step_seconds(model: ForecastModel) -> float:

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from mha_apps.errors import InputWarning
+from mha_apps.errors import InputError, InputWarning
 from mha_apps.forecast import (
     Forecaster,
     ForecastModel,
@@ -113,6 +113,33 @@ def test_rows_beside_the_grid_of_the_training_go_on_from_it_and_that_is_told(tmp
     between = write(between.set_axis(between.index + pd.Timedelta("4h")), tmp_path / "between.csv")
     with pytest.warns(InputWarning, match="lie between those that training saw"):
         predict(run, between, plots=False)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 4])
+def test_as_few_rows_as_there_are_go_on_across_a_change_of_the_clock(rows, tmp_path):
+    frame = weekly(320, "2024-01-16", "6h")
+    winter = int(np.flatnonzero(frame.index == pd.Timestamp("2024-03-30 18:00"))[0]) + 1
+    recipe = ForecastRecipe(csv=write(frame.iloc[:winter], tmp_path / "winter.csv"), tz="Europe/Berlin", **PLAIN)
+    run = train(recipe, out=tmp_path / "run")
+    found = predict(run, write(frame.iloc[winter : winter + rows], tmp_path / "new.csv"), plots=False)
+    whole = predict(run, write(frame.iloc[: winter + rows], tmp_path / "whole.csv"), plots=False)
+    np.testing.assert_array_equal(found["mean"], whole["mean"])
+    apart = frame.iloc[[winter, winter + 2]]
+    with pytest.raises(InputError, match="s apart, those of the training 21600 s"):
+        predict(run, write(apart, tmp_path / "apart.csv"), plots=False)
+
+
+@pytest.mark.parametrize("layout", ["%Y-%m-%d", "%Y-%m-%d %H:%M"])
+def test_a_single_day_whose_midnight_is_skipped_begins_at_its_first_moment(layout, tmp_path):
+    frame = weekly(200, "2024-02-21")  # to 7 September
+    run = train(
+        ForecastRecipe(csv=write(frame, tmp_path / "old.csv"), tz="America/Santiago", **PLAIN), out=tmp_path / "run"
+    )
+    new = tmp_path / "new.csv"
+    new.write_text(f"time,load\n{pd.Timestamp('2024-09-08'):{layout}},3.5\n")
+    found = predict(run, new, plots=False)
+    assert found["ds"].iloc[0] == pd.Timestamp("2024-09-09", tz="America/Santiago")
+    assert score(run, new)["scored"] == 1
 
 
 def test_rows_that_reading_moved_are_told_in_training(tmp_path):

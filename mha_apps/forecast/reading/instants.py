@@ -109,8 +109,10 @@ def _read_clock(reading: Reading, wall: np.ndarray, zone: zones.Zone, ending: in
     if hours is not None:
         account.rows.set_aside(hours.ok & (hours.number > 24 * hours.per_hour), "hour that the day does not have")
     local = zones.localise(wall - ending, zone, block.codes, usable)
-    if not _hours_apart(wall[usable]):  # else no other row can be meant by the time that stands for it
-        account.rows.set_aside(local.missing, "local time that the clock skips")
+    # No other row can be meant by the time that stands for it where rows are far apart; a date is its first moment
+    if not (times.dateonly or _hours_apart(wall[usable])):
+        if np.any(wall[usable] % DAY):
+            account.rows.set_aside(local.missing, "local time that the clock skips")
         account.rows.set_aside(local.ambiguous, "local time that comes twice")
     block.utc, reading.repeated = local.utc + ending, local.repeated
 
