@@ -1,10 +1,15 @@
 """What is odd in new rows: values outside what was forecast for them, sensors that are stuck, and drift.
 
 Every row is held against the forecast that was made one step before it, with intervals that adapt as in operation.
-A value far outside is taken as missing by the forecasts after it, as a fault would spoil them and flag the good values
-that follow, and the intervals do not learn from it, until the next value is known: where that is what the forecast with
-the doubted value says, rather than the one without it, the value is believed. So are several far outside in a row: then
-it is not the values that are wrong but the forecast, the level having shifted.
+A value far outside is no past of the forecasts after it, as a fault would spoil them and flag the good values that
+follow, and the intervals do not learn from it, until the next value is known: where that is clearly nearer to what the
+forecast with the doubted value says than to the one without it, the value is believed. So are several far outside in a
+row: then it is not the values that are wrong but the forecast, the level having shifted.
+
+In place of a value that is missing or not believed the forecasts after it have the one that was forecast for it: a day
+later it counts as much as any. After a gap the interval is that of a forecast which is as old as what it rests on. A
+meter's first reading after a gap tells its rise over all of it, so it is held against what was forecast for that before
+the gap; where that is longer than the horizon, the reading is not judged.
 
 Distances are counted in half-widths of the 80% interval as it is without the bounds of the sensor, which may cut it to
 a point: see :func:`mha_apps.forecast.conformal.half_width`.
@@ -22,13 +27,13 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from mha_apps.errors import InputError, nearest
+from mha_apps.errors import InputError, nearest, warn
 from mha_apps.training import Run
 
-from .conformal import Calibration, half_width, scores
+from .conformal import Calibration, as_far_ahead, bounds, half_width, scores
 from .engine import forecast_origins
 from .inputs import Inputs
-from .limits import bound
+from .limits import are_meters, bound
 from .meters import since_origin
 from .model import LEVELS, ForecastModel
 from .predict import (
@@ -54,6 +59,7 @@ STUCK = 12  # equal readings in a row, and four times as many as ever before
 DRIFT_WINDOW = 200  # rows over which errors are averaged
 DRIFT = 1.5  # 80% half-widths: a mean error that one row rarely has
 FURTHEST = 5.0  # 80% half-widths: what an error counts at most
+USUAL = 0.9  # share of the distances from reading to reading that are no gaps
 _CONDITION = re.compile(r"\s*(?P<name>.+?)\s*(?P<sign>>=|<=|>|<)\s*(?P<number>[-+0-9.eE]+)\s*")
 
 
@@ -110,6 +116,7 @@ def score_frame(
         raise InputError(f"{source}: no value from {times[0]} on; give rows with readings")
     lead = min(start, model.horizon)  # the intervals follow these rows first
     forecast, half = (found[lead:] for found in one_step_ahead(model, inputs, frame, start - lead))
+    values = _within_reach(values, forecast, frame.columns, source)
     low, high = forecast[..., 1], forecast[..., 5]
     distance = np.maximum(low - values, values - high) / half  # NaN where nothing was read
 
@@ -150,13 +157,45 @@ def score_frame(
     }
 
 
+def _within_reach(values: np.ndarray, forecast: np.ndarray, names: pd.Index, source: str) -> np.ndarray:
+    """``values`` ``(rows, series)`` as missing where no forecast reached so far, which a warning counts."""
+    beyond = np.isfinite(values) & ~np.isfinite(forecast[..., 3])
+    for column in np.flatnonzero(beyond.any(0)):
+        count = int(beyond[:, column].sum())
+        after = "a reading after a gap that is" if count == 1 else f"{count:,} readings after gaps that are"
+        warn(
+            f"{source}: the meter {str(names[column])!r} has {after} longer than the horizon, so what it rose by since "
+            "the one before is not judged"
+        )
+    return np.where(beyond, np.nan, values)
+
+
+def _gaps(frame: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
+    """Which values are missing though there usually is one, and for how many rows before each row that has been so.
+
+    Both are ``(rows, series)``. A sensor that is read in every sixth row misses nothing in the others.
+    """
+    read = np.isfinite(frame.to_numpy(dtype=np.float64))
+    place = np.arange(len(read))[:, None]
+    last = np.maximum.accumulate(np.where(read, place, -1), axis=0)
+    apart = np.array(
+        [
+            np.quantile(np.diff(rows), USUAL, method="higher") if len(rows) > 1 else 1
+            for rows in map(np.flatnonzero, read.T)
+        ]
+    )
+    due = ~read & (last >= 0) & ((place - last) % apart == 0)
+    before = np.concatenate([last[:1] * 0 - 1, last[:-1]])
+    return due, np.where(before >= 0, np.maximum(place - before - apart, 0), 0).astype(np.int64)
+
+
 def one_step_ahead(
     model: ForecastModel, inputs: Inputs, frame: pd.DataFrame, start: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Forecasts of the rows of ``frame`` from ``start`` on, each made one row before it.
 
-    Values far outside their interval become missing in ``inputs`` unless those after them bear them out; see the
-    module's first lines.
+    Values that are missing, and those far outside their interval unless those after them bear them out, are in
+    ``inputs`` what was forecast for them; see the module's first lines.
 
     Args:
         model: the model.
@@ -166,55 +205,99 @@ def one_step_ahead(
 
     Returns:
         ``(rows - start, series, 6)`` in the sensors' own units, within their bounds, and what a distance from them is
-        counted in ``(rows - start, series)``, which no bound makes narrower.
+        counted in ``(rows - start, series)``, which no bound makes narrower. NaN where nothing is known: in a meter,
+        longer than the horizon after its last reading.
     """
     names = [str(name) for name in frame.columns]
     table, before = inputs.windows.table, inputs.windows.look_back
     real = torch.tensor(frame.to_numpy(dtype=np.float64))
     scaled = torch.tensor(inputs.scaler.forward(real.numpy())).to(table.dtype)
-    calibration = calibration_of(model, inputs)
-    calibration = Calibration(calibration.offset[:, :1], calibration.pace[:, :1])
+    whole = calibration_of(model, inputs)
+    calibration = Calibration(whole.offset[:, :1], whole.pace[:, :1])
     found = torch.empty(len(frame) - start, len(names), 6, dtype=torch.float64)
     halves = torch.empty(len(frame) - start, len(names), dtype=torch.float64)
     scale = torch.from_numpy(inputs.scaler.scale)
+    due, silent = (torch.from_numpy(each) for each in _gaps(frame))
+    meters = torch.from_numpy(are_meters(model, names))
+    open_gap = due.clone()  # what is yet to be given what is forecast for it
+    silent = torch.where(meters, 0, silent)
     doubted: list[list[int]] = [[] for _ in names]  # rows of each sensor far outside, of which nothing is known yet
+    guessed: list[list[Tensor]] = [[] for _ in names]  # what was forecast for them
     missed: list[list[Tensor]] = [[] for _ in names]  # their scores, which are learned once they are believed
+    unread: dict[int, tuple[int, Tensor]] = {}  # meters in a gap: its first row, and what was forecast from there on
 
     def forecast(origins: Tensor) -> Tensor:
-        return since_origin(model, inputs, forecast_origins(model, inputs, origins)[0][:, :, :1])
+        return forecast_origins(model, inputs, origins)[0]
 
-    def in_units(step: Tensor) -> tuple[Tensor, Tensor]:
-        calibrated = calibration.apply(step)[:, 0]
+    def in_units(step: Tensor, row: int) -> tuple[Tensor, Tensor]:
+        step = since_origin(model, inputs, step)
+        calibrated = calibration.apply(step[:, :1])[:, 0]
+        if bool(silent[row].any()):
+            offset = torch.cat([calibration.offset, whole.offset[:, 1:]], 1)
+            calibrated = as_far_ahead(bounds(step, offset), silent[row])[:, 0]
         units = inputs.scaler.backward(calibrated.numpy(), axis=0)
-        shown = torch.from_numpy(bound(model, names, units[:, None], rises=True)[:, 0])
-        return shown, half_width(step[:, 0], calibrated) * scale
+        half = half_width(step[:, 0], calibrated) * scale
+        for column, (first, made) in unread.items():
+            rows = row - first + 1
+            if rows > model.horizon:
+                units[column] = np.nan
+                continue
+            total = bounds(made[rows - 1], whole.offset[column, rows - 1])
+            mean = float(inputs.scaler.mean[column])
+            units[column] = (total.numpy() * float(scale[column]) + mean) / rows
+            half[column] = half_width(made[rows - 1], total) * scale[column] / rows
+        return torch.from_numpy(bound(model, names, units[:, None], rises=True)[:, 0]), half
 
     def far(step: Tensor, half: Tensor, value: Tensor) -> Tensor:
         return torch.maximum(step[:, 1] - value, value - step[:, 5]) > FAR * half  # not where the value is missing
 
-    def put(column: int, *, back: bool) -> None:
-        rows = torch.tensor(doubted[column], dtype=torch.int64)
-        table[column, before + rows] = scaled[rows, column] if back else torch.nan
+    def put(column: int, values: Tensor) -> None:
+        table[column, before + torch.tensor(doubted[column])] = values.to(table.dtype)
 
-    row, size = start, FEW
+    def put_back(column: int) -> None:
+        put(column, scaled[doubted[column], column])
+
+    def fill(step: Tensor, row: int) -> None:
+        """Give the gaps that begin in ``row``, as far as the horizon, what is forecast for them."""
+        for column in open_gap[row].nonzero()[:, 0].tolist():
+            ahead = torch.isfinite(real[row : row + model.horizon, column]).nonzero()[:1, 0].tolist()
+            rows = slice(row, row + (ahead[0] if ahead else model.horizon))
+            places = row + open_gap[rows, column].nonzero()[:, 0]
+            table[column, before + places] = step[column, places - row, 0].to(table.dtype)
+            open_gap[rows, column] = False
+
+    past = max(0, start - before)
+    row, size = past + int(torch.cat([due[past:start].any(1), torch.tensor([True])]).nonzero()[0]), FEW
     while row < len(frame):
         doubtful = [column for column, rows in enumerate(doubted) if rows]
-        origins = torch.arange(row, min(row + (1 if doubtful else size), len(frame)))
+        stop = min(row + (1 if doubtful else size), len(frame))
+        gap = open_gap[row:stop].any(1).nonzero()[:1, 0].tolist()
+        origins = torch.arange(row, row + gap[0] + 1 if gap else stop)
         steps = forecast(origins)
         if doubtful:
             for column in doubtful:
-                put(column, back=True)
+                put_back(column)
             believing = forecast(origins)[0]
             for column in doubtful:
-                put(column, back=False)
+                put(column, torch.tensor(torch.nan))
         size = min(2 * size, MANY)
         for number, row in enumerate(origins.tolist()):
             step, value = steps[number], real[row]
-            shown, half = in_units(step)
-            learned = scores(step, scaled[row, :, None])
+            unread = {
+                column: since for column, since in unread.items() if not bool(torch.isfinite(real[row - 1, column]))
+            }
+            for column in (due[row] & meters).nonzero()[:, 0].tolist():
+                unread.setdefault(column, (row, since_origin(model, inputs, step)[column]))
+            fill(step, row)
+            if row < start:  # rows that training had: they only say what is in their gaps
+                continue
+            shown, half = in_units(step, row)
+            learned = scores(since_origin(model, inputs, step)[:, :1], scaled[row, :, None])
+            learned[silent[row] > 0] = torch.nan
+            learned[list(unread)] = torch.nan
             outside = far(shown, half, value)
             if doubtful:
-                other, its_half = in_units(believing)
+                other, its_half = in_units(believing, row)
                 # Where both forecasts are about as good, as where a day ago counts most, nothing is borne out.
                 nearer = (shown[:, 3] - value).abs() - (other[:, 3] - value).abs() > FAR * half
                 for column in doubtful:
@@ -223,20 +306,28 @@ def one_step_ahead(
                     believed = bool(nearer[column]) and not bool(far(other, its_half, value)[column])
                     if believed:
                         shown[column], half[column], outside[column] = other[column], its_half[column], False
-                        learned[column] = scores(believing, scaled[row, :, None])[column]
+                        learned[column] = scores(since_origin(model, inputs, believing)[:, :1], scaled[row, :, None])[
+                            column
+                        ]
                     elif bool(outside[column]) and len(doubted[column]) + 1 < SHIFTED:
                         continue
                     if believed or bool(outside[column]):
-                        put(column, back=True)
+                        put_back(column)
                         outside[column] = False
                         for late in missed[column]:
                             calibration.learn(_only(late, column, learned), calibration.offset)
-                    doubted[column], missed[column] = [], []
+                    else:
+                        side = torch.sign(scaled[doubted[column][-1], column] - guessed[column][-1])
+                        # Where this one errs to the same side, the level may be shifting, and nothing is put there.
+                        if not bool(side * (value[column] - shown[column, 3]) > half[column]):
+                            put(column, torch.stack(guessed[column]))
+                    doubted[column], guessed[column], missed[column] = [], [], []
             found[row - start], halves[row - start] = shown, half
             for column in outside.nonzero()[:, 0].tolist():
                 doubted[column].append(row)
+                guessed[column].append(step[column, 0, 0])
                 missed[column].append(learned[column].clone())
-                put(column, back=False)
+                put(column, torch.tensor(torch.nan))
                 learned[column] = torch.nan
             calibration.learn(learned, calibration.offset)
             if bool(outside.any()):

@@ -317,6 +317,59 @@ def test_a_meter_that_is_another_one_or_ends_at_zero_is_told(metered, tmp_path, 
         assert sum(words in str(each.message) for each in told) == 1
 
 
+@pytest.mark.parametrize("begins", [500, 520])
+def test_a_gap_flags_no_good_rows_after_it(metered, tmp_path, begins):
+    run, frame = metered
+    usual = score(run, run.path.parent / "new.csv")
+    holed = frame.iloc[begins:].copy()
+    if begins == 500:
+        holed.iloc[30:50] = np.nan
+    holed.to_csv(tmp_path / "new.csv")  # or the gap lies between the training and these rows
+    with pytest.warns(UserWarning, match="'flow' has a reading after a gap that is longer than the horizon"):
+        found = score(run, tmp_path / "new.csv")
+    assert found["scored"] == 200 - 2 * 20 - 1
+    for name in ("temp", "flow"):
+        more = set(flagged(found, name, 500, 600)) - set(flagged(usual, name, 500, 600))
+        assert len(more) <= 2  # of 40 rows after it that see it
+
+
+def test_the_first_reading_of_a_meter_after_a_gap_is_held_against_the_whole_of_it(metered):
+    run, frame = metered
+    _, model = load_model(run)
+    rises = frame.assign(flow=frame["flow"].diff())
+
+    def made(rows):
+        return one_step_ahead(model, make_inputs(model, rows), rows, 520)
+
+    plain, half = made(rises)
+    gap = rises.copy()
+    gap.iloc[540:543, 1] = np.nan
+    gap.iloc[543, 1] = rises["flow"].iloc[540:544].mean()
+    found, its_half = made(gap)
+    np.testing.assert_array_equal(found[:20], plain[:20])
+    assert found[23, 1, 0] == pytest.approx(plain[20:24, 1, 0].mean(), abs=0.5)
+    assert its_half[23, 1] == pytest.approx(
+        half[23, 1] / 2, rel=0.35
+    )  # independent rises: half as far in a mean of four
+
+
+def test_the_interval_after_a_gap_is_that_of_a_forecast_as_old(tmp_path):
+    frame = frame_of()
+    frame["flow"] = np.random.default_rng(4).normal(size=600).cumsum()
+    run = trained(frame, tmp_path)
+    _, model = load_model(run)
+    inputs = make_inputs(model, frame)
+    plain = one_step_ahead(model, inputs, frame, 520)[0][:, 1]
+    ahead = calibration_of(model, inputs).apply(forecast_origins(model, inputs, torch.tensor([540]))[0])[0, 1, 4]
+    gap = frame.copy()
+    gap.iloc[540:544, 1] = np.nan
+    found = one_step_ahead(model, make_inputs(model, gap), gap, 520)[0][:, 1]
+    wide, usual = (each[24, 5] - each[24, 1] for each in (found, plain))
+    assert wide > 1.2 * usual
+    assert wide == pytest.approx(float(ahead[5] - ahead[1]) * inputs.scaler.scale[1], rel=0.15)
+    assert found[26, 5] - found[26, 1] == pytest.approx(plain[26, 5] - plain[26, 1], rel=0.1)
+
+
 def test_a_sensor_whose_errors_have_a_sign_drifts(run, tmp_path):
     def spoil(frame):
         frame.iloc[500:, 0] += 2.0 * np.arange(1, 101)
