@@ -59,7 +59,6 @@ STUCK = 12  # equal readings in a row, and four times as many as ever before
 DRIFT_WINDOW = 200  # rows over which errors are averaged
 DRIFT = 1.5  # 80% half-widths: a mean error that one row rarely has
 FURTHEST = 5.0  # 80% half-widths: what an error counts at most
-USUAL = 0.9  # share of the distances from reading to reading that are no gaps
 _CONDITION = re.compile(r"\s*(?P<name>.+?)\s*(?P<sign>>=|<=|>|<)\s*(?P<number>[-+0-9.eE]+)\s*")
 
 
@@ -178,12 +177,7 @@ def _gaps(frame: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
     read = np.isfinite(frame.to_numpy(dtype=np.float64))
     place = np.arange(len(read))[:, None]
     last = np.maximum.accumulate(np.where(read, place, -1), axis=0)
-    apart = np.array(
-        [
-            np.quantile(np.diff(rows), USUAL, method="higher") if len(rows) > 1 else 1
-            for rows in map(np.flatnonzero, read.T)
-        ]
-    )
+    apart = np.array([int(np.median(np.diff(rows))) if len(rows) > 1 else 1 for rows in map(np.flatnonzero, read.T)])
     due = ~read & (last >= 0) & ((place - last) % apart == 0)
     before = np.concatenate([last[:1] * 0 - 1, last[:-1]])
     return due, np.where(before >= 0, np.maximum(place - before - apart, 0), 0).astype(np.int64)
