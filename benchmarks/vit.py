@@ -7,8 +7,9 @@
 Peers are timm's VisionTransformer (attention fused and not) and vit-pytorch's SimpleViT. In ``speed`` they take turns,
 so that a busy machine slows all of them alike; a line gives medians and the median of the ratios of neighbouring turns.
 In ``minutes`` every model goes through the same loop, the same images and the same augmentation, one after the other:
-ours with its recipe, the peers, of as many MACs, with the usual one (AdamW, crop and flip, warm-up, cosine), each as
-fast as ``speed`` finds it here. Peers that are not installed are left out and named (``pip install mha_apps[bench]``).
+ours with its recipe, the peers, of nearly as many MACs, with the usual one (AdamW, crop and flip, warm-up, cosine),
+each as fast as ``speed`` finds it here. Peers that are not installed are left out and named (``pip install
+mha_apps[bench]``).
 """
 
 from __future__ import annotations

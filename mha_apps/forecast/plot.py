@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 from mha_apps.training.files import save_picture
 from mha_apps.training.report import COLOURS
 
+from .reading.oddities import alone
 from .times import show_times
 
 __all__ = ["plot_forecast", "rows_before", "safe_names", "save_each"]
@@ -99,10 +100,9 @@ def plot_forecast(
 
 
 def _draw(axes: Axes, series: pd.Series, **style: Any) -> None:
-    """A line, with dots where it would not be seen: at values whose neighbours are missing."""
-    read = np.pad(series.notna().to_numpy(), 1)
-    alone = np.flatnonzero(read[1:-1] & ~read[:-2] & ~read[2:])
-    axes.plot(series.index, series.to_numpy(), marker=".", markersize=4, markevery=alone.tolist(), **style)
+    """A line, with dots where it would not be seen."""
+    values = series.to_numpy(dtype=np.float64)
+    axes.plot(series.index, values, marker=".", markersize=4, markevery=np.flatnonzero(alone(values)).tolist(), **style)
 
 
 def _between(first: pd.Timestamp, second: pd.Timestamp) -> pd.Timestamp:

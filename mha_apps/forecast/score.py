@@ -131,16 +131,16 @@ def score_frame(
     outside.sort(key=lambda found: -found["distance"])
     sensors, stuck = [], []
     for column, name in enumerate(frame.columns):
-        read = np.isfinite(values[:, column])
-        if not read.any():
+        known = np.isfinite(values[:, column])
+        if not known.any():
             continue
         inner = (values[:, column] < forecast[:, column, 2]) | (values[:, column] > forecast[:, column, 4])
-        error = ((values[:, column] - forecast[:, column, 3]) / half[:, column])[read]
+        error = ((values[:, column] - forecast[:, column, 3]) / half[:, column])[known]
         drift = float(np.mean(np.clip(error[-DRIFT_WINDOW:], -FURTHEST, FURTHEST)))  # a single spike is no drift
         sensors.append(
             {
-                "sensor": str(name), "scored": int(read.sum()), "outside 80%": float(inner[read].mean()),
-                "outside 95%": float((distance[:, column][read] > 0).mean()), "drift": drift,
+                "sensor": str(name), "scored": int(known.sum()), "outside 80%": float(inner[known].mean()),
+                "outside 95%": float((distance[:, column][known] > 0).mean()), "drift": drift,
                 "drifts": bool(abs(drift) > DRIFT and len(error) >= 20),
             }
         )  # fmt: skip
@@ -224,7 +224,6 @@ def one_step_ahead(
         return forecast_origins(model, inputs, origins)[0]
 
     def in_units(step: Tensor, row: int) -> tuple[Tensor, Tensor]:
-        step = since_origin(model, inputs, step)
         calibrated = calibration.apply(step[:, :1])[:, 0]
         if bool(silent[row].any()):
             offset = torch.cat([calibration.offset, whole.offset[:, 1:]], 1)
@@ -268,25 +267,26 @@ def one_step_ahead(
         gap = open_gap[row:stop].any(1).nonzero()[:1, 0].tolist()
         origins = torch.arange(row, row + gap[0] + 1 if gap else stop)
         steps = forecast(origins)
+        risen = since_origin(model, inputs, steps)
         if doubtful:
             for column in doubtful:
                 put_back(column)
-            believing = forecast(origins)[0]
+            believing = since_origin(model, inputs, forecast(origins))[0]
             for column in doubtful:
                 put(column, torch.tensor(torch.nan))
         size = min(2 * size, MANY)
         for number, row in enumerate(origins.tolist()):
-            step, value = steps[number], real[row]
+            value = real[row]
             unread = {
                 column: since for column, since in unread.items() if not bool(torch.isfinite(real[row - 1, column]))
             }
             for column in (due[row] & meters).nonzero()[:, 0].tolist():
-                unread.setdefault(column, (row, since_origin(model, inputs, step)[column]))
-            fill(step, row)
+                unread.setdefault(column, (row, risen[number, column]))
+            fill(steps[number], row)
             if row < start:  # rows that training had: they only say what is in their gaps
                 continue
-            shown, half = in_units(step, row)
-            learned = scores(since_origin(model, inputs, step)[:, :1], scaled[row, :, None])
+            shown, half = in_units(risen[number], row)
+            learned = scores(risen[number, :, :1], scaled[row, :, None])
             learned[silent[row] > 0] = torch.nan
             learned[list(unread)] = torch.nan
             outside = far(shown, half, value)
@@ -300,9 +300,7 @@ def one_step_ahead(
                     believed = bool(nearer[column]) and not bool(far(other, its_half, value)[column])
                     if believed:
                         shown[column], half[column], outside[column] = other[column], its_half[column], False
-                        learned[column] = scores(since_origin(model, inputs, believing)[:, :1], scaled[row, :, None])[
-                            column
-                        ]
+                        learned[column] = scores(believing[:, :1], scaled[row, :, None])[column]
                     elif bool(outside[column]) and len(doubted[column]) + 1 < SHIFTED:
                         continue
                     if believed or bool(outside[column]):
@@ -319,7 +317,7 @@ def one_step_ahead(
             found[row - start], halves[row - start] = shown, half
             for column in outside.nonzero()[:, 0].tolist():
                 doubted[column].append(row)
-                guessed[column].append(step[column, 0, 0])
+                guessed[column].append(steps[number, column, 0, 0])
                 missed[column].append(learned[column].clone())
                 put(column, torch.tensor(torch.nan))
                 learned[column] = torch.nan

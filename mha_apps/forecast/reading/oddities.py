@@ -92,6 +92,12 @@ def rows_apart(values: np.ndarray) -> int:
     return usual if np.mean(steps % usual == 0) >= 0.95 and np.mean(steps == usual) >= 0.8 else 1
 
 
+def alone(values: np.ndarray) -> np.ndarray:
+    """Which values lie between two that are missing, so that a line does not show them."""
+    present = np.pad(np.isfinite(values), 1)
+    return present[1:-1] & ~present[:-2] & ~present[2:]
+
+
 def lagged_copies(names: Sequence[str], values: Sequence[np.ndarray]) -> list[tuple[str, str, int]]:
     """Columns that repeat another one some steps later: (copy, original, lag). Lag 0 is a duplicate column."""
     names, values = list(names)[:MOST_COLUMNS], list(values)[:MOST_COLUMNS]

@@ -15,7 +15,7 @@ from mha_apps.errors import InputError
 from mha_apps.training import files
 
 from ..times import show_times
-from .oddities import rows_apart
+from .oddities import alone, rows_apart
 from .report import ReadingReport
 
 MARK = "mha-apps forecast inspect"
@@ -79,8 +79,8 @@ def _panels(series: list[tuple[str, np.ndarray, np.ndarray]], report: ReadingRep
         kept = missing | np.isfinite(values)  # a line runs from one of its own readings to the next
         times, low, high = _envelope(clock[kept], values[kept])
         axis.plot(np.repeat(times, 2), np.column_stack([low, high]).ravel(), color=LINE, linewidth=0.8)
-        alone = _alone(low)  # a value between two missing ones makes no line
-        axis.plot(times[alone], low[alone], ".", color=LINE, markersize=2)
+        dots = alone(low)
+        axis.plot(times[dots], low[dots], ".", color=LINE, markersize=2)
         unit = units.get(name)
         share = missing.mean()
         label = name if not unit or unit in name else f"{name} [{unit}]"
@@ -132,13 +132,6 @@ def _shade(axis: object, clock: np.ndarray, missing: np.ndarray) -> None:
             spans.append((low, high))
     for low, high in spans:
         axis.axvspan(np.datetime64(int(low), "us"), np.datetime64(int(high), "us"), color=MISSING, linewidth=0)  # type: ignore[attr-defined]
-
-
-def _alone(values: np.ndarray) -> np.ndarray:
-    present = np.isfinite(values)
-    before = np.concatenate([[False], present[:-1]])
-    after = np.concatenate([present[1:], [False]])
-    return present & ~before & ~after
 
 
 def _envelope(clock: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -12,7 +12,8 @@ import pandas as pd
 import pytest
 
 from mha_apps.forecast.reading import ReadOptions, inspect, read_sensor_csv
-from mha_apps.forecast.reading.plot import _alone, _envelope, _missing
+from mha_apps.forecast.reading.oddities import alone
+from mha_apps.forecast.reading.plot import _envelope, _missing
 
 RNG = np.random.default_rng(2)
 
@@ -120,7 +121,7 @@ def test_lone_values_of_a_long_series_are_seen() -> None:
     values = np.full(30_000, np.nan)
     values[RNG.choice(30_000, 40, replace=False)] = 1.0
     _, low, high = _envelope(np.arange(30_000), values)
-    assert np.count_nonzero(_alone(low)) >= 30
+    assert np.count_nonzero(alone(low)) >= 30
     np.testing.assert_array_equal(low, high)
     assert _envelope(np.arange(30_000), np.arange(30_000.0))[2][-1] == 29_999  # the last rows count too
 
